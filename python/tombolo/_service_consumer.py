@@ -56,6 +56,9 @@ class Server(Protocol):
     def forget(self, session: Session) -> None:
         """A reader is gone."""
 
+    def answered(self) -> None:
+        """A coroutine was answered, or given up."""
+
     def fault(self, file: str, error: BaseException) -> None:
         """A function of the service failed by mistake."""
 
@@ -97,6 +100,8 @@ class Served:
         self.doom: Optional[str] = None
         self.requests = 0
         self.stalled_since: Optional[float] = None
+        #: Whether the last word has been said.
+        self.left = False
         self._sessions: Dict[int, _Opened] = {}
         self._defaults: Dict[int, Session] = {}
         self._outstanding: Dict[int, _Outstanding] = {}
@@ -128,6 +133,17 @@ class Served:
                 self._handle(*wire.decode(message))
             except Corrupt as corruption:
                 self.doom = f"it sent what no consumer sends: {corruption}"
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether coroutines have not answered yet."""
+        return bool(self._outstanding)
+
+    def leave(self) -> None:
+        """Says the last word: nothing more is taken, and what has no answer has not been taken, but for what is named."""
+        taken = b"".join(tag.to_bytes(8, "little") for tag in self._outstanding)
+        self.left = True
+        self._send(wire.encode(wire.LEAVE, taken))
 
     def flush(self) -> None:
         """Sends what is queued, as far as there is room."""
@@ -424,6 +440,7 @@ class Served:
         outstanding = self._outstanding.pop(tag, None)
         if outstanding is not None:
             self._outstanding_bytes -= outstanding.size
+            self.server.answered()
         return outstanding
 
     def _cancel(self, tag: int) -> None:

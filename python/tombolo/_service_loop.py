@@ -14,7 +14,7 @@ from ._channel import Channel
 from ._service_calls import Session
 from ._service_consumer import STALL_LIMIT_S, Served
 from ._service_files import File, Streamed
-from ._service_offer import Consumer, DaemonOffer, PathOffer, Settings, Verbs
+from ._service_offer import Consumer, DaemonOffer, Leave, PathOffer, Serving, Settings, Verbs
 
 log = logging.getLogger("tombolo.service")
 
@@ -27,6 +27,10 @@ _ACCEPTED_PER_TURN = 16
 #: Lines that the log has of mistakes in ten seconds, so that nobody fills a disk by asking for them.
 _LOGGED = 10
 _LOGGED_IN_S = 10.0
+
+
+#: For so long a service that is left waits for its own answers.
+_ANSWERS_S = 0.5
 
 
 class Loop:
@@ -44,6 +48,11 @@ class Loop:
         self._offered_by: object = None
         self._consumers: Set[Served] = set()
         self._stalled: Set[Served] = set()
+        #: Those that are heard no more, because the service is left to another program.
+        self._resting: Set[Served] = set()
+        #: While it is left: until when to wait for its own answers.
+        self._leaving: Optional[float] = None
+        self._stands_by = False
         self._pumps: Dict[Session, Served] = {}
         self._readers: Dict[Session, Served] = {}
         self._faults: List[float] = []
@@ -79,6 +88,8 @@ class Loop:
         look_at = self._offer.look_at()
         if look_at is not None:
             moments.append(look_at)
+        if self._leaving is not None and self._consumers:
+            moments.append(self._leaving)
         return max(min(moments) - time.monotonic(), 0.0) if moments else None
 
     def turn(self, timeout: Optional[float]) -> None:
@@ -90,6 +101,7 @@ class Loop:
         if look_at is not None and look_at <= time.monotonic():
             self._accept()
         self._pump()
+        self._part()
         self._throw_out()
 
     def close(self) -> None:
@@ -112,7 +124,10 @@ class Loop:
         if consumer not in self._consumers:
             return
         self._stalled.add(consumer)
-        self._selector.unregister(consumer.channel.fileno())
+        if consumer in self._resting:
+            self._resting.discard(consumer)
+        else:
+            self._selector.unregister(consumer.channel.fileno())
         self._selector.register(consumer.channel.writable_fileno(), selectors.EVENT_READ, consumer.flush)
         # From now on the descriptor tells of room; what came before must not be missed.
         consumer.flush()
@@ -122,7 +137,15 @@ class Loop:
         if consumer in self._stalled:
             self._stalled.discard(consumer)
             self._selector.unregister(consumer.channel.writable_fileno())
-            self._selector.register(consumer.channel.fileno(), selectors.EVENT_READ, consumer.readable)
+            if self._leaving is not None:
+                self._resting.add(consumer)
+            else:
+                self._selector.register(consumer.channel.fileno(), selectors.EVENT_READ, consumer.readable)
+
+    def answered(self) -> None:
+        """A coroutine has been answered, or given up: a consumer that is left may have all its answers."""
+        if self._leaving is not None:
+            self.ring()
 
     def pump(self, consumer: Served, session: Session) -> None:
         """A reader of a stream may take more."""
@@ -179,8 +202,32 @@ class Loop:
             self._consumers.discard(served)
             stalled = served in self._stalled
             self._stalled.discard(served)
-            self._selector.unregister(served.channel.writable_fileno() if stalled else served.channel.fileno())
+            if served in self._resting:
+                self._resting.discard(served)
+            else:
+                self._selector.unregister(served.channel.writable_fileno() if stalled else served.channel.fileno())
             served.close()
+
+    def _rest(self, served: Served) -> None:
+        """Hears a consumer no more."""
+        if served not in self._stalled and served not in self._resting:
+            self._selector.unregister(served.channel.fileno())
+            self._resting.add(served)
+
+    def _part(self) -> None:
+        """While the service is left: says the last word to each consumer that has its answers, and steps back when all have been told."""
+        if self._leaving is None:
+            return
+        late = time.monotonic() >= self._leaving
+        for served in list(self._consumers):
+            if served.doom is None and not served.left and (late or not served.owes_answers):
+                served.leave()
+            if served.doom is None and served.left and (late or served not in self._stalled):
+                served.doom = "its service is left"
+        self._throw_out()
+        if not self._consumers and not self._stands_by:
+            self._stands_by = True
+            self._offer.step_back()
 
     def _watch_offer(self) -> None:
         """Waits for what the offer has now: a connection to the daemon comes and goes."""
@@ -205,7 +252,14 @@ class Loop:
                 for served in self._consumers:
                     if served.consumer.domain == happening.domain:
                         served.consumer.verbs = happening.verbs
-            elif isinstance(happening, Settings):
+            elif isinstance(happening, Leave):
+                if self._leaving is None:
+                    self._leaving = time.monotonic() + _ANSWERS_S
+                    for served in self._consumers:
+                        self._rest(served)
+            elif isinstance(happening, (Serving, Settings)):
+                if isinstance(happening, Serving):
+                    self._leaving, self._stands_by = None, False
                 self._settings(happening.settings)
             else:
                 self._attach(happening)
@@ -227,3 +281,5 @@ class Loop:
         self._consumers.add(served)
         self._selector.register(descriptor, selectors.EVENT_READ, served.readable)
         served.greet(self._hello)
+        if self._leaving is not None:
+            self._rest(served)

@@ -59,7 +59,18 @@ class Settings:
     settings: Dict[str, Any]
 
 
-Happening = Union[Tuple[Channel, Consumer], Verbs, Settings]
+@dataclass
+class Serving:
+    """The service is this program's: with the first answer of a daemon, and again after it stood by."""
+
+    settings: Dict[str, Any]
+
+
+class Leave:
+    """Another program is to have the service."""
+
+
+Happening = Union[Tuple[Channel, Consumer], Verbs, Settings, Serving, Leave]
 
 
 class PathOffer:
@@ -94,6 +105,9 @@ class PathOffer:
             return None
         return channel, Consumer(peer=channel.peer)
 
+    def step_back(self) -> None:
+        """Nobody tells an offer at a path to leave."""
+
     def close(self) -> None:
         """Takes no more consumers."""
         self._offer.close()
@@ -109,6 +123,7 @@ class DaemonOffer:
         now = time.monotonic()
         self._patience: Optional[float] = now + FIRST_PATIENCE_S
         self._look_at = now
+        self._serving = False
 
     def fileno(self) -> int:
         """What to wait for; -1: only the time."""
@@ -134,6 +149,16 @@ class DaemonOffer:
                 return happening
         return None
 
+    def step_back(self) -> None:
+        """Says that the service is left, and that this program stands by for it from now on."""
+        self._serving = False
+        if self._socket is not None:
+            try:
+                self._socket.send(json.dumps({"op": "step_back", "id": 2, "service": self._name}).encode())
+            except OSError:
+                # The daemon is gone: the next one is told that this one stands by.
+                pass
+
     def close(self) -> None:
         """Takes no more consumers."""
         if self._socket is not None:
@@ -148,7 +173,10 @@ class DaemonOffer:
         attempt = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             attempt.connect(self._path)
-            attempt.send(json.dumps({"op": "offer", "id": 1, "service": self._name}).encode())
+            offer: Dict[str, Any] = {"op": "offer", "id": 1, "service": self._name, "stand_by": True}
+            if self._serving:
+                offer["serving"] = True
+            attempt.send(json.dumps(offer).encode())
         except OSError as error:
             attempt.close()
             if error.errno not in _COMES_LATER + (errno.EPIPE, errno.ECONNRESET):
@@ -195,11 +223,14 @@ class DaemonOffer:
             raise OSError(int(message.get("errno", errno.EPERM)), str(message.get("message", "refused")))
         if reply == "serving":
             self._patience = None
-            return next((Settings(dict(one.get("settings") or {})) for one in message.get("services", [])), None)
+            self._serving = True
+            return next((Serving(dict(one.get("settings") or {})) for one in message.get("services", [])), None)
         if reply != "event" or message.get("service") != self._name:
             return None
         if event == "withdrawn":
             raise OSError(errno.EPERM, str(message.get("message", "the offer was withdrawn")))
+        if event == "leave":
+            return Leave()
         if event == "settings":
             return Settings(dict(message.get("settings") or {}))
         if event == "verbs":

@@ -63,6 +63,19 @@ pub enum Request {
         id: u64,
         /// Name of the service.
         service: String,
+        /// Whether to wait where another program offers it, if the service has backups. The answer comes when this one has it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        stand_by: bool,
+        /// Whether this program has offered it to an earlier daemon, and has its consumers.
+        #[serde(default, skip_serializing_if = "is_false")]
+        serving: bool,
+    },
+    /// I have left this service, as [`Event::Leave`] wants, and stand by for it from now on. Answered by [`Reply::Serving`] when I have it again.
+    StepBack {
+        /// Comes back in the reply.
+        id: u64,
+        /// Name of the service.
+        service: String,
     },
     /// I serve this service of kind `coordination`: a connection to where its state is kept, please (`docs/spec/coordination.md`). Answered by [`Reply::State`]
     /// with one descriptor.
@@ -568,6 +581,12 @@ pub enum Event {
         service: String,
         /// Why, for a person.
         message: String,
+    },
+    /// To a program that offers a service of kind `program`: another one is to have it. It takes no more from its consumers, answers what it has taken, says
+    /// `Leave` to each of them (`docs/spec/service.md`), and then [`Request::StepBack`].
+    Leave {
+        /// The offered service.
+        service: String,
     },
     /// To a machine process: have the guest run a frontend, in the place of one that may be there. Two descriptors travel with it:
     /// the private sockets of the frontend and of its entrances.

@@ -137,6 +137,9 @@ pub enum Kind {
     /// Backend → consumer: what poll(2) says of `session` from now on, a file of [`Behaviour::Device`]; `file` has bits of
     /// [`ready`].
     Ready = 22,
+    /// Backend → consumer, last of all: it takes no more. Payload: the tags, 8 bytes each, of the requests that it has taken and does not answer; any other
+    /// request that has no answer it has not taken.
+    Leave = 23,
 }
 
 impl TryFrom<u16> for Kind {
@@ -163,6 +166,7 @@ impl TryFrom<u16> for Kind {
             20 => Self::Set,
             21 => Self::Sync,
             22 => Self::Ready,
+            23 => Self::Leave,
             other => return Err(DecodeError::UnknownKind(other)),
         })
     }

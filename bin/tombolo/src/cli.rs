@@ -521,6 +521,14 @@ pub enum ServiceCommand {
     Check(CheckServiceArgs),
     /// List the services
     Ls(ListArgs),
+    /// Have the program of another domain serve a service, while its files are open
+    #[command(
+        after_help = "The service is of kind `program`, and the domain one of its `backups`, with a program that stands by\n\
+                            (docs/services.md). Open files stay open; what is under way is answered before, or by the next program.\n\n\
+                            Examples:\n  tombolo service move thermometer --to attic\n  \
+                            tombolo service move house/thermometer --to hall --json"
+    )]
+    Move(MoveServiceArgs),
     /// Write a folder with a service of your own that runs: its program, and a topology file
     #[command(after_help = "Examples:\n  tombolo service new --language python thermometer\n  \
                             tombolo service new --language rust --sources ~/tombolo thermometer\n  \
@@ -546,6 +554,18 @@ pub struct CheckServiceArgs {
     /// Also write lines that mean nothing to controls and sessions
     #[arg(long)]
     pub write: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct MoveServiceArgs {
+    /// The service: NAME, or DC/NAME
+    pub service: String,
+    /// The domain whose program is to have it
+    #[arg(long, value_name = "DOMAIN")]
+    pub to: String,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -22,6 +22,7 @@ pub mod node;
 mod relocate;
 pub mod reserve;
 mod service_check;
+mod service_move;
 mod skeleton;
 mod stats;
 mod top;

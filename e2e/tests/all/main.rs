@@ -63,6 +63,7 @@ mod remote;
 mod reservations;
 mod roots;
 mod service_examples;
+mod service_moves;
 mod siege;
 mod slow;
 mod socket_limits;

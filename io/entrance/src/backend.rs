@@ -177,7 +177,9 @@ impl<O> Backend<O> {
                 | Incoming::Capsule { .. }
                 | Incoming::Record { .. }
                 | Incoming::Ready { .. }
-                | Incoming::End { .. },
+                | Incoming::End { .. }
+                // The end of the channel, which follows, is what counts here.
+                | Incoming::Leave { .. },
             )) => return Ok(true),
             Err(error) => {
                 self.lose(entrance);

@@ -52,13 +52,14 @@ impl Link {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends, or queues up where the backend's ring is full.
+    /// Sends, or queues up where the backend's ring is full. Where the backend has closed the channel, this is left to the receiver, which takes its last words first.
     pub(crate) fn send(&self, message: Outgoing) {
         let mut queue = self.queue();
         if !queue.draining {
             match self.try_send(&message, None) {
                 Ok(()) => return,
                 Err(CallError::Full) => {}
+                Err(CallError::Closed) => return,
                 Err(error) => return self.give_up(&error),
             }
         }
@@ -97,7 +98,9 @@ impl Link {
                 message
             };
             if let Err(error) = self.try_send(&message, Some(Instant::now() + STALL)) {
-                self.give_up(&error);
+                if !matches!(error, CallError::Closed) {
+                    self.give_up(&error);
+                }
                 let mut queue = self.queue();
                 queue.messages.clear();
                 queue.draining = false;
@@ -148,6 +151,7 @@ fn receive(mut answers: Answers, new: NewLink, shared: &Shared) {
             Ok(Incoming::End { session, errno }) => {
                 shared.with(|core| core.stream_ended(service, epoch, session, errno));
             }
+            Ok(Incoming::Leave { taken }) => shared.with(|core| core.left(service, epoch, taken)),
             Err(error) => {
                 let broken = matches!(error, CallError::BadBackend(_) | CallError::Channel(_));
                 if broken {

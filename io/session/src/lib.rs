@@ -5,7 +5,7 @@ mod control;
 mod server;
 mod wait;
 
-pub use consumer::{Answer, Answers, BadBackend, Blocking, CallError, Caller, Incoming, open};
+pub use consumer::{Answer, Answers, BadBackend, Blocking, CallError, Caller, Incoming, open, tags};
 pub use control::{
     Bound, Control, ControlError, FolderWatch, Grant, Introduced, Memories, Notice, Offer, OfferEvent,
     offer_channel, open_channel, open_channel_at, packet,

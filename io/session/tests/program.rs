@@ -4,14 +4,14 @@
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use session::{
-    Blocking, Context, Control, ControlError, LinkId, Offer, OfferEvent, Readiness, ReplyTo, ServeError,
-    Server, Service,
+    Blocking, CallError, Context, Control, ControlError, Incoming, LinkId, Offer, OfferEvent, Readiness,
+    ReplyTo, ServeError, Server, Service,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
 use testing::FakeDaemon;
 use wire::control::{Consumer, Event, ServedService};
-use wire::service::{Behaviour, Export, FileExport, OpenInfo, VERSION};
+use wire::service::{Behaviour, Export, FileExport, OpenInfo, SESSION_NONE, VERSION};
 
 /// Far longer than anything takes; who waits in vain fails the test.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -186,4 +186,78 @@ fn an_offer_tells_of_consumers_settings_and_verbs() {
         matches!(settings, OfferEvent::Settings(ref settings) if settings["unit"] == "rankine"),
         "{settings:?}"
     );
+}
+
+/// As [`Gauge`], but for a question that it never answers.
+#[derive(Default)]
+struct Slow(Gauge);
+
+impl Service for Slow {
+    fn export(&self) -> Export {
+        self.0.export()
+    }
+    fn attach(&mut self, _: &mut dyn Context, _: LinkId, _: &Consumer) {}
+    fn detach(&mut self, _: &mut dyn Context, _: LinkId) {}
+    fn open(&mut self, ctx: &mut dyn Context, to: ReplyTo, info: &OpenInfo) {
+        self.0.open(ctx, to, info);
+    }
+    fn request(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]) {
+        if payload != b"hold" {
+            self.0.request(ctx, to, payload);
+        }
+    }
+    fn control(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]) {
+        self.0.control(ctx, to, payload);
+    }
+    fn cancel(&mut self, _: &mut dyn Context, _: LinkId, _: u64) {}
+    fn close(&mut self, _: &mut dyn Context, _: LinkId, _: u64) {}
+    fn settings(&mut self, ctx: &mut dyn Context, settings: &Value) -> Result<(), String> {
+        self.0.settings(ctx, settings)
+    }
+    fn ready(&mut self, _: &mut dyn Context, _: u32, _: Readiness) {}
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+    fn expired(&mut self, _: &mut dyn Context) {}
+    fn state(&self) -> Value {
+        self.0.state()
+    }
+    fn state_for(&self, link: LinkId) -> Value {
+        self.0.state_for(link)
+    }
+}
+
+#[test]
+fn a_server_that_leaves_names_what_it_has_taken_and_takes_nothing_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = start(folder.path(), "program", json!({ "unit": "celsius" }));
+    let control = Control::connect(&daemon.socket("gauge")).expect("connected");
+    let _server = std::thread::spawn(move || {
+        Server::offering(control, "thermometer", Box::<Slow>::default())?.run(None)
+    });
+    let mut control = Control::connect(&daemon.socket("hall")).expect("connected");
+    let end = loop {
+        match control.connect_service("thermometer", "api", 0, soon()) {
+            Ok((_, end)) => break end,
+            Err(ControlError::Refused { .. }) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let (caller, mut answers) = session::open(end).expect("a link");
+    assert!(matches!(answers.next(Some(soon())), Ok(Incoming::Hello(_))));
+    let ask = |tag, payload: &[u8]| {
+        caller.request((SESSION_NONE, tag), UNIT, payload, false, Some(soon())).expect("sent");
+    };
+    ask(1, b"hold");
+    ask(2, b"");
+    assert!(matches!(answers.next(Some(soon())), Ok(Incoming::Answer(answer)) if answer.tag == 2));
+    daemon.tell_server(Event::Leave { service: "thermometer".into() });
+    // The state goes the same way as the event, so the event has been heard when it is there.
+    let _state = daemon.state();
+    ask(3, b"");
+    match answers.next(Some(soon())) {
+        Ok(Incoming::Leave { taken }) => assert_eq!(session::tags(taken).collect::<Vec<_>>(), [1]),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(answers.next(Some(soon())), Err(CallError::Closed)));
 }

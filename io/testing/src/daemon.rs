@@ -266,7 +266,7 @@ impl Node {
                 self.server = Some(at);
                 self.reply(at, &Reply::Serving { id, services: self.services.clone() });
             }
-            Request::Offer { id, service } => {
+            Request::Offer { id, service, .. } => {
                 let services: Vec<_> =
                     self.services.iter().filter(|served| served.name == service).cloned().collect();
                 if services.is_empty() || self.server.is_some_and(|server| server != at) {
@@ -277,6 +277,8 @@ impl Node {
                 self.server = Some(at);
                 self.reply(at, &Reply::Serving { id, services });
             }
+            // It stands by, and nobody else is there who would have it.
+            Request::StepBack { .. } => self.server = None,
             Request::Services { id } => {
                 let services = self.services.iter().map(|service| self.mounted(at, service)).collect();
                 self.reply(at, &Reply::Services { id, services });

@@ -224,6 +224,7 @@ fn differing(keys: &[(&'static str, bool)]) -> Vec<&'static str> {
 fn update_service(before: &Service, after: &Service) -> Option<Step> {
     let mut changed = differing(&[
         ("domain", before.domain != after.domain),
+        ("backups", before.backups != after.backups),
         ("memory", before.memory_bytes != after.memory_bytes),
     ]);
     changed.extend(match (&before.settings, &after.settings) {
@@ -443,6 +444,8 @@ impl Step {
                 let known = topology.services.iter_mut().find(|known| known.name == after.name);
                 if let Some(service) = known {
                     service.domain = after.domain.clone();
+                    service.backups = after.backups.clone();
+                    service.memory_bytes = after.memory_bytes;
                     service.settings = after.settings.clone();
                 }
             }

@@ -229,6 +229,7 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("an endpoint", "call", "did you mean `calls`?"),
     ("an endpoint", "copy", "did you mean `copies`?"),
     ("an endpoint", "backup", "did you mean `backups`?"),
+    ("a service", "backup", "did you mean `backups`?"),
     ("a permission of an endpoint", "endpoint", "did you mean `endpoints`?"),
     ("a permission of an endpoint", "domain", "did you mean `domains`?"),
     ("a permission of an endpoint", "verb", "did you mean `verbs`?"),

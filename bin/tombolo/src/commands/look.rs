@@ -134,6 +134,7 @@ pub fn service(place: &PlaceArgs, command: &ServiceCommand) -> Result<(), Failur
     match command {
         ServiceCommand::New(arguments) => super::skeleton::new(arguments),
         ServiceCommand::Check(arguments) => super::service_check::run(place, arguments),
+        ServiceCommand::Move(arguments) => super::service_move::run(place, arguments),
         ServiceCommand::Ls(arguments) => services(place, arguments),
         ServiceCommand::Show { service, json } => {
             let client = client(place)?;

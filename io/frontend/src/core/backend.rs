@@ -2,6 +2,7 @@
 
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
+use session::tags;
 use thiserror::Error;
 use wire::service::{DecodeError, Export, Phase, SESSION_NONE, Terms};
 use zerocopy::IntoBytes;
@@ -105,11 +106,25 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// The backend leaves its service to another one. What it has not taken waits for that one, whatever it is; `taken` are the tags of what it has taken
+    /// and does not answer, which ends as with its death.
+    pub(crate) fn left(&mut self, service: usize, epoch: u64, taken: &[u8]) {
+        if self.is_current(service, epoch) {
+            self.part(service, Some(taken));
+        }
+    }
+
     /// Gives a link up. What may be asked again waits for the next backend, the rest ends with `ECONNRESET`.
     pub(super) fn lose(&mut self, service: usize) {
+        self.part(service, None);
+    }
+
+    /// Lets go of a link. `taken`: the requests that its backend has taken and does not answer, where it says so; else it may have taken any.
+    fn part(&mut self, service: usize, taken: Option<&[u8]>) {
+        let untouched = |tag: u64| taken.is_some_and(|taken| tags(taken).all(|of| of != tag));
         let retry_at = self.host.now().saturating_add(RETRY_NS);
         if let Some(link) = self.links.get_mut(service) {
-            self.counters.links_lost += u64::from(link.state == LinkState::Up);
+            self.counters.links_lost += u64::from(link.state == LinkState::Up && taken.is_none());
             link.state = LinkState::Down;
             link.retry_at = retry_at;
         }
@@ -128,20 +143,22 @@ impl<H: Host> Core<H> {
             self.stream_interrupted(slot);
         }
         for (tag, pending) in lost {
-            self.lose_request(tag, pending);
+            self.lose_request(tag, pending, untouched(tag));
         }
         for slot in self.slots_of(service) {
             self.settle(slot, None);
         }
+        self.follow(service);
     }
 
-    fn lose_request(&mut self, tag: u64, pending: Pending) {
+    /// `untouched`: the backend has not taken it.
+    fn lose_request(&mut self, tag: u64, pending: Pending, untouched: bool) {
         let deadline = self.host.now().saturating_add(DOWN_WAIT_NS);
         if let Purpose::Node(key) = pending.purpose {
-            return self.lose_node(key, deadline);
+            return self.lose_node(key, deadline, untouched);
         }
         let Some(slot) = self.slot(pending.fh) else { return };
-        let Some(again) = self.handle(slot).map(|handle| handle.idempotent) else { return };
+        let Some(again) = self.handle(slot).map(|handle| handle.idempotent || untouched) else { return };
         if again {
             self.counters.asked_again += 1;
         } else if pending.purpose != Purpose::Open {

@@ -6,6 +6,9 @@ use super::parked::Op;
 use super::{Core, ENTRANCE, Link, LinkState};
 use crate::host::Host;
 
+/// How long the channel to a server that has a successor may take to end, in ns. Then what was under way over it is as lost as with its death.
+const LAST_WORDS_NS: u64 = 1_000_000_000;
+
 /// Between two looks at the clock while something waits for its time, in ns.
 pub(crate) const TICK_NS: u64 = 100_000_000;
 
@@ -96,6 +99,7 @@ impl<H: Host> Core<H> {
             | Event::Settings { .. }
             | Event::Verbs { .. }
             | Event::Withdrawn { .. }
+            | Event::Leave { .. }
             | Event::Introduced { .. }
             | Event::Rights { .. }
             | Event::Moved { .. }
@@ -148,9 +152,32 @@ impl<H: Host> Core<H> {
             return;
         }
         if matches!(link.state, LinkState::Greeting | LinkState::Up) {
-            self.lose(at);
+            let deadline = self.host.now().saturating_add(LAST_WORDS_NS);
+            if let Some(link) = self.links.get_mut(at) {
+                (link.followed, link.retry_at) = (true, deadline);
+            }
+            self.ticking = true;
+            return;
         }
         self.connect(at);
+    }
+
+    /// Goes to the server that has come meanwhile, if one has.
+    pub(super) fn follow(&mut self, at: usize) {
+        let Some(link) = self.links.get_mut(at).filter(|link| link.followed) else { return };
+        link.followed = false;
+        if self.tree.services.get(at).is_some_and(|service| service.mounted.up) {
+            self.connect(at);
+        }
+    }
+
+    /// Gives up channels whose servers have successors, and do not end.
+    pub(super) fn end_followed(&mut self, now: u64) {
+        for at in 0..self.links.len() {
+            if self.links.get(at).is_some_and(|link| link.followed && link.retry_at <= now) {
+                self.lose(at);
+            }
+        }
     }
 
     fn connect(&mut self, at: usize) {
@@ -205,6 +232,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn tick(&mut self) -> bool {
         let now = self.host.now();
         self.expire(now);
+        self.end_followed(now);
         self.finish_abouts(Some(now));
         self.take_again(true);
         let mut waits = self.parked.values().any(|parked| match parked.op {
@@ -223,7 +251,7 @@ impl<H: Host> Core<H> {
                 waits = true;
             }
         }
-        waits |= self.is_anything_queued();
+        waits |= self.is_anything_queued() || self.links.iter().any(|link| link.followed);
         self.ticking = waits;
         waits
     }

@@ -143,6 +143,8 @@ struct Link {
     retry_at: u64,
     /// Whether its server has the memory that the domain has with the service.
     memory: bool,
+    /// Whether another server has come while the channel to the one before has not ended: its last words may still be in it.
+    followed: bool,
 }
 
 /// A reply that is ready.

@@ -83,11 +83,11 @@ impl<H: Host> Core<H> {
     }
 
     /// The backend that had a question is lost: what changes nothing is asked again.
-    pub(super) fn lose_node(&mut self, key: u64, deadline: u64) {
+    pub(super) fn lose_node(&mut self, key: u64, deadline: u64, untouched: bool) {
         let Some(parked) = self.parked.get_mut(&key) else { return };
         parked.tag = None;
         let changes = matches!(&parked.op, Op::Node(ask) if matches!(ask.kind, Kind::Change | Kind::Set));
-        if changes {
+        if changes && !untouched {
             if let Some(parked) = self.unpark(key) {
                 self.refuse(parked.call, Errno::CONNRESET);
             }

@@ -503,7 +503,8 @@ fn answer(
         Request::MapMemory { .. }
         | Request::KeepState { .. }
         | Request::Serve { .. }
-        | Request::Offer { .. } => {
+        | Request::Offer { .. }
+        | Request::StepBack { .. } => {
             panic!("a frontend does not serve")
         }
     }

@@ -7,6 +7,8 @@ use wire::service::{
     MAX_RESPONSE_BYTES, Phase, VERSION, VERSION_MIN, flags, ready,
 };
 
+/// Bytes of a tag in [`Incoming::Leave`].
+const TAG_BYTES: usize = 8;
 /// The largest errno that Linux knows; a status above it is none.
 const MAX_ERRNO: u32 = 4095;
 
@@ -47,6 +49,16 @@ pub enum Incoming<'a> {
         /// Why; none where there is just nothing more.
         errno: Option<Errno>,
     },
+    /// Last of all: the backend takes no more. What it has not answered, it has not taken, but for these requests.
+    Leave {
+        /// Their tags, 8 bytes each, little-endian ([`tags`]).
+        taken: &'a [u8],
+    },
+}
+
+/// The tags of [`Incoming::Leave`].
+pub fn tags(taken: &[u8]) -> impl Iterator<Item = u64> {
+    taken.as_chunks::<TAG_BYTES>().0.iter().map(|tag| u64::from_le_bytes(*tag))
 }
 
 /// One whole answer.
@@ -94,6 +106,9 @@ pub enum BadBackend {
     /// Readiness with bits that this version does not know, or with a payload.
     #[error("what the backend says for poll is not understood")]
     Ready,
+    /// A farewell that is no list of tags.
+    #[error("the backend's farewell is not understood")]
+    Leave,
 }
 
 /// A whole thing, without its bytes.
@@ -129,6 +144,8 @@ pub enum Whole {
         /// Why.
         errno: Option<Errno>,
     },
+    /// See [`Incoming::Leave`].
+    Leave,
 }
 
 /// An answer without its bytes.
@@ -211,6 +228,11 @@ impl Assembly {
                     Err(BadBackend::Ready)
                 }
             }
+            Kind::Leave => {
+                let plain = (header.flags, header.status, header.session, header.tag, header.file);
+                let fits = payload.len() % TAG_BYTES == 0 && payload.len() <= MAX_RESPONSE_BYTES;
+                if plain == (0, 0, 0, 0, 0) && fits { Ok(Some(Whole::Leave)) } else { Err(BadBackend::Leave) }
+            }
             Kind::Hello => Err(BadBackend::Hello),
             other => Err(BadBackend::Kind(other)),
         }
@@ -232,6 +254,7 @@ impl Assembly {
             }
             Whole::Ready { session, ready } => Incoming::Ready { session, ready },
             Whole::End { session, errno } => Incoming::End { session, errno },
+            Whole::Leave => Incoming::Leave { taken: message.get(HEADER_BYTES..).unwrap_or_default() },
         }
     }
 

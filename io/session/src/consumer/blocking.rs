@@ -30,7 +30,8 @@ impl Blocking {
             | Incoming::Capsule { .. }
             | Incoming::Record { .. }
             | Incoming::Ready { .. }
-            | Incoming::End { .. } => return Err(CallError::Closed),
+            | Incoming::End { .. }
+            | Incoming::Leave { .. } => return Err(CallError::Closed),
         };
         Ok(Self { sender, answers, export, last_tag: 0 })
     }
@@ -152,6 +153,8 @@ impl Blocking {
                 return Err(error);
             }
             match self.answers.take()? {
+                // Nothing more comes: the next server is another connection's.
+                Some(super::assembly::Whole::Leave) => return Err(CallError::Closed),
                 // An answer with another tag is late: its question was given up.
                 Some(super::assembly::Whole::Answer(whole)) if whole.tag == header.tag => break whole,
                 _ => {}

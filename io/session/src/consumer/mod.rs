@@ -4,6 +4,6 @@ mod assembly;
 mod blocking;
 mod call;
 
-pub use assembly::{Answer, BadBackend, Incoming};
+pub use assembly::{Answer, BadBackend, Incoming, tags};
 pub use blocking::Blocking;
 pub use call::{Answers, CallError, Caller, open};

@@ -292,7 +292,27 @@ impl Control {
     /// # Errors
     /// [`ControlError::Packet`].
     pub fn ask_offer(&mut self, service: &str) -> Result<(), ControlError> {
-        self.ask_later(|id| Request::Offer { id, service: service.to_owned() })
+        let service = service.to_owned();
+        self.ask_later(|id| Request::Offer { id, service, stand_by: false, serving: false })
+    }
+
+    /// The same of a service of kind `program`, whose answer comes when this program has it: where another program offers it and the service has backups,
+    /// this one stands by. `serving`: it has served it before, and has its consumers.
+    ///
+    /// # Errors
+    /// [`ControlError::Packet`].
+    pub fn ask_offer_in_turn(&mut self, service: &str, serving: bool) -> Result<(), ControlError> {
+        let service = service.to_owned();
+        self.ask_later(|id| Request::Offer { id, service, stand_by: true, serving })
+    }
+
+    /// Says that this program has left the service, and stands by for it from now on. Does not wait, as [`Control::ask_offer_in_turn`].
+    ///
+    /// # Errors
+    /// [`ControlError::Packet`].
+    pub fn step_back(&mut self, service: &str) -> Result<(), ControlError> {
+        let service = service.to_owned();
+        self.ask_later(|id| Request::StepBack { id, service })
     }
 
     /// The same, and waits for the answer: the service with its settings.
@@ -300,7 +320,8 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub fn offer(&mut self, service: &str, deadline: Instant) -> Result<ServedService, ControlError> {
-        let request = |id| Request::Offer { id, service: service.to_owned() };
+        let request =
+            |id| Request::Offer { id, service: service.to_owned(), stand_by: false, serving: false };
         match self.ask(request, deadline)?.message {
             Reply::Serving { services, .. } => services
                 .into_iter()

@@ -146,6 +146,11 @@ impl Book {
         self.outstanding.len()
     }
 
+    /// Their tags.
+    pub fn outstanding_tags(&self) -> impl Iterator<Item = u64> {
+        self.outstanding.keys().copied()
+    }
+
     /// Whether `session` is open; session 0 always is.
     pub fn is_open(&self, session: u64) -> bool {
         session == SESSION_NONE || self.sessions.contains_key(&session)
@@ -183,9 +188,12 @@ impl Book {
                 let too_long = payload.len() > MAX_REQUEST_BYTES;
                 self.ask(to, || Action::Tree(to, header.kind, payload), too_long)
             }
-            other @ (Kind::Hello | Kind::Response | Kind::Capsule | Kind::Record | Kind::Ready) => {
-                Err(Corruption::Kind(other))
-            }
+            other @ (Kind::Hello
+            | Kind::Response
+            | Kind::Capsule
+            | Kind::Record
+            | Kind::Ready
+            | Kind::Leave) => Err(Corruption::Kind(other)),
         }
     }
 

@@ -81,6 +81,8 @@ pub struct Core {
     pub doomed: Vec<(LinkId, String)>,
     /// The time of this round.
     pub now: Instant,
+    /// While the server leaves its service to another one: until when it waits for its own answers.
+    pub leaving: Option<Instant>,
 }
 
 impl Core {
@@ -91,6 +93,7 @@ impl Core {
             links: HashMap::new(),
             doomed: Vec::new(),
             now: Instant::now(),
+            leaving: None,
         })
     }
 

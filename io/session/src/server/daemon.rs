@@ -58,6 +58,7 @@ impl Server<'_> {
                     return Err(ControlError::Withdrawn(message).into());
                 }
             }
+            Notice::Event(Event::Leave { service }) => self.leave(&service),
             // To frontends, machines and endpoints only.
             Notice::Introduced { .. }
             | Notice::Bound(_)
@@ -81,6 +82,8 @@ impl Server<'_> {
 
     /// Makes the services that are new here, and gives the others their settings.
     fn place(&mut self, told: Vec<ServedService>) -> Result<(), ServeError> {
+        self.core.leaving = None;
+        self.stands_by = false;
         for told in told {
             let known = self.services.iter().find(|served| served.told.name == told.name);
             if let Some(known) = known {
@@ -235,8 +238,9 @@ impl Server<'_> {
         if let Some(folder) = &self.folder {
             folder.drain();
         }
+        let serving = self.serves();
         match self.control.try_reconnect().and_then(|there| {
-            if there { self.role.announce(&mut self.control).map(|()| true) } else { Ok(false) }
+            if there { self.role.announce(&mut self.control, serving).map(|()| true) } else { Ok(false) }
         }) {
             Ok(true) => match self.core.watch_source(&self.control, Source::Control) {
                 Ok(()) => {

@@ -51,6 +51,8 @@ pub struct Link {
     pub asleep: bool,
     /// Whether a record found no room: its service is to be told when there is some.
     pub owes_room: bool,
+    /// Whether its last word has been said.
+    pub left: bool,
     sender: Sender,
     queue: VecDeque<Vec<u8>>,
     queued_bytes: usize,
@@ -82,6 +84,7 @@ impl Link {
             memory: None,
             asleep: false,
             owes_room: false,
+            left: false,
             sender,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -139,6 +142,13 @@ impl Link {
     /// Says what poll(2) says of a device.
     pub fn ready(&mut self, session: u64, ready: u32, now: Instant) -> Result<(), SendFailure> {
         self.send(Header { session, file: ready, ..Header::new(Kind::Ready) }, &[], now)
+    }
+
+    /// Says the last word: nothing more is taken, and what has no answer has not been taken, but for these requests.
+    pub fn leave(&mut self, taken: impl Iterator<Item = u64>, now: Instant) -> Result<(), SendFailure> {
+        let taken: Vec<u8> = taken.flat_map(u64::to_le_bytes).collect();
+        self.left = true;
+        self.send(Header::new(Kind::Leave), &[&taken], now)
     }
 
     /// Ends a stream.

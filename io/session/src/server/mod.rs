@@ -3,6 +3,7 @@
 mod book;
 mod core;
 mod daemon;
+mod leave;
 mod link;
 mod run;
 mod service;

@@ -77,11 +77,11 @@ pub(super) struct Served {
 }
 
 impl Role {
-    /// Tells a daemon. What to serve comes as a notice.
-    pub(super) fn announce(&self, control: &mut Control) -> Result<(), ControlError> {
+    /// Tells a daemon; what to serve comes as a notice. `serving`: an earlier one has been told, and there may be consumers.
+    pub(super) fn announce(&self, control: &mut Control, serving: bool) -> Result<(), ControlError> {
         match self {
             Self::Host => control.ask_serve(),
-            Self::Program(name) => control.ask_offer(name),
+            Self::Program(name) => control.ask_offer_in_turn(name, serving),
         }
     }
 }
@@ -102,6 +102,8 @@ pub struct Server<'m> {
     message: Vec<u8>,
     spin: Spin,
     stopped: bool,
+    /// Whether it has left its service, and waits to have it again.
+    pub(super) stands_by: bool,
     stall_limit: Duration,
 }
 
@@ -150,7 +152,7 @@ impl<'m> Server<'m> {
     fn announced(mut control: Control, make: Make<'m>, role: Role) -> Result<Self, ServeError> {
         allow_descriptors();
         let core = Core::new().map_err(ServeError::Wait)?;
-        role.announce(&mut control)?;
+        role.announce(&mut control, false)?;
         core.watch_source(&control, Source::Control).map_err(ServeError::Wait)?;
         Ok(Self {
             core,
@@ -165,6 +167,7 @@ impl<'m> Server<'m> {
             message: Vec::new(),
             spin: Spin::default(),
             stopped: false,
+            stands_by: false,
             stall_limit: STALL_LIMIT,
         })
     }
@@ -187,6 +190,7 @@ impl<'m> Server<'m> {
             self.core.now = Instant::now();
             let busy = self.turn();
             self.expire();
+            self.part()?;
             self.go_on()?;
             if busy {
                 if self.core.now.duration_since(looked) >= LOOK_WHEN_BUSY {
@@ -274,8 +278,8 @@ impl<'m> Server<'m> {
     fn all_asleep(&mut self) -> bool {
         while let Some(id) = self.awake.pop() {
             let Some(link) = self.core.links.get_mut(&id) else { continue };
-            // A consumer that does not read its answers is not listened to; its room doorbell wakes it.
-            if link.is_stalled() {
+            // A consumer that does not read its answers is not listened to; its room doorbell wakes it. Nor is anybody whom this leaves.
+            if link.is_stalled() || self.core.leaving.is_some() {
                 continue;
             }
             if !link.receiver.prepare_wait() {
@@ -291,7 +295,8 @@ impl<'m> Server<'m> {
         let services = self.services.iter().filter_map(|served| served.service.deadline());
         let stalls = self.core.links.values().filter_map(|link| link.stalled_since());
         let stalls = stalls.map(|since| since + self.stall_limit);
-        let first = services.chain(stalls).chain(self.look_for_daemon).min()?;
+        let leaving = self.core.leaving.filter(|_| !self.core.links.is_empty());
+        let first = services.chain(stalls).chain(self.look_for_daemon).chain(leaving).min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 

@@ -19,7 +19,7 @@ pub fn serve_link(core: &mut Core, services: &mut [Served], message: &mut Vec<u8
             return true;
         }
         let Some(link) = core.links.get_mut(&id) else { return count > 0 };
-        if link.is_stalled() {
+        if link.is_stalled() || core.leaving.is_some() {
             return count > 0;
         }
         match link.receiver.try_receive(message) {

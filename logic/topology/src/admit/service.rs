@@ -69,10 +69,36 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
     if let (Some(kind), Some(host)) = (kind.filter(|kind| !kind.has_server()), &host) {
         refuse_server(&name, (host, kind), &form.value, cx);
     }
+    let backups = backups(&name, form, kind, cx);
     let memory_bytes = super::camera::memory(&name, &form.value, kind, cx);
     // The name of the service stands in for a host that has been reported.
     let domain = host.unwrap_or_else(|| name.value.clone());
-    Service { name: name.value, domain, allow, memory_bytes, settings }
+    Service { name: name.value, domain, backups, allow, memory_bytes, settings }
+}
+
+/// Returns the domains whose programs stand by.
+fn backups(
+    name: &At<Name>,
+    form: &At<ServiceForm>,
+    kind: Option<ServiceKind>,
+    cx: &mut Context<'_, '_>,
+) -> BTreeSet<Name> {
+    let Field::Given(at) = &form.value.backups else { return BTreeSet::new() };
+    if let Some(kind) = kind.filter(|&kind| kind != ServiceKind::Program) {
+        let message = format!("`{}` is a {}: no program stands by for its server", name.value, kind.as_str());
+        cx.out.error(Code::WrongKind, &at.span, message).help("leave `backups` out");
+    }
+    let backups: BTreeSet<Name> = cx.domains_called(&form.value.backups).into_iter().collect();
+    for host in &backups {
+        if let Some(server_of) = cx.served_by(host).first().copied() {
+            let message = format!(
+                "`{host}` runs the server of `{server_of}`: it has no program of its own that could offer `{}`",
+                name.value
+            );
+            cx.out.error(Code::Conflict, &at.span, message).help("name domains whose programs can offer it");
+        }
+    }
+    backups
 }
 
 /// Returns the permissions. A service that nobody may use is a mistake.

@@ -401,6 +401,9 @@ table_form! {
         /// The domain in which its backend runs; of a channel and of a program's service, the one whose program offers it; of a socket, the
         /// one whose program listens.
         domain: Filled => required,
+        /// The domains whose programs stand by for the one that offers it, take its place when it dies, and can be moved to; only of a
+        /// program.
+        backups: Items<Filled, LIST_MAX> => optional,
         /// The domains that may use its verbs. Nobody may unless it is said here.
         allow: Items<AllowForm, LIST_MAX, 1> => required,
         /// Memory that each domain that mounts it has with its server, to which its files can be mapped; only of a program and a camera. Where

@@ -20,6 +20,9 @@ pub struct Service {
     pub name: Name,
     /// The domain in which its backend runs.
     pub domain: Name,
+    /// The domains whose programs stand by for the one that offers it; only of a program.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub backups: BTreeSet<Name>,
     /// The verbs that domains may use; a domain that is not listed may use none. Every set has at least one verb.
     pub allow: BTreeMap<Name, BTreeSet<Verb>>,
     /// Memory that each domain that mounts it has with its server, in bytes, and that its files can be mapped to. 0: there is none.
@@ -98,6 +101,12 @@ impl Service {
             ServiceKind::Channel => self.allows(domain, &Verb::Open),
             ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
+    }
+
+    /// Whether programs of `domain` may offer it, where programs offer such a service: those of its own, and of its backups.
+    #[must_use]
+    pub fn is_offered_in(&self, domain: &str) -> bool {
+        self.domain.as_str() == domain || self.backups.contains(domain)
     }
 
     /// Whether programs of `domain` may use `verb`.

@@ -177,6 +177,8 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "root-is-file",
     "root-is-node",
     "root-missing",
+    "service-backups-kind",
+    "service-backups-server",
     "service-domain-unknown",
     "settings-search-twice",
     "socket-at-elsewhere",

@@ -13,7 +13,8 @@ mod whole;
 
 use crate::admin::{
     Act, CancelRequest, Cancelled, Code, DomainMoveRequest, DownRequest, Entry, ExecRequest, LinkChange,
-    LinkRow, MAX_BODY_BYTES, Migrating, Migration, MoveReport, Problem, Said, UpRequest, Version,
+    LinkRow, MAX_BODY_BYTES, Migrating, Migration, MoveReport, Problem, Said, ServiceMoveRequest,
+    ServiceMoved, UpRequest, Version,
 };
 use crate::domains::{Teller, change, lifecycle, spec};
 use crate::placement::{self, Following};
@@ -56,6 +57,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/nodes/{name}/undrain", post(undrain))
         .route("/v1/services", get(services))
         .route("/v1/services/{name}", get(service))
+        .route("/v1/services/{name}/move", post(move_service))
         .route("/v1/endpoints", get(endpoints))
         .route("/v1/endpoints/{name}", get(endpoint).post(migrate_endpoint))
         .route("/v1/links", get(links))
@@ -322,6 +324,19 @@ async fn service(State(node): Shared, Path(name): Path<String>) -> Result<Respon
     let found =
         found.ok_or_else(|| Problem::new(Code::UnknownService, format!("service {name} has just gone")))?;
     Ok(Json(found).into_response())
+}
+
+async fn move_service(
+    State(node): Shared,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let ServiceMoveRequest { to } = parsed(&body)?;
+    let (dc, service) = node.domains.find_service(&name)?;
+    let moved =
+        node.broker.move_service(&dc, &service, &to).await.map_err(|why| Problem::new(Code::Refused, why))?;
+    let took_us = u64::try_from(moved.took.as_micros()).unwrap_or(u64::MAX);
+    Ok(Json(ServiceMoved { dc, service, from: moved.from, to, took_us }).into_response())
 }
 
 async fn endpoints(State(node): Shared) -> Response {

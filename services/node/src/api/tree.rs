@@ -208,6 +208,8 @@ fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map
             "domain": service.domain.as_str(),
             "up": row.up,
             "server_pid": row.server_pid,
+            "server_domain": row.server_domain,
+            "standing_by": row.standing_by,
             "generation": row.generation,
             "since_unix_s": row.since_unix_s,
             "settings": crate::broker::settings::of_service(service).ok(),

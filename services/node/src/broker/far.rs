@@ -382,6 +382,11 @@ impl Broker {
 }
 
 impl Inner {
+    /// The name of this node, in a cluster.
+    pub(super) fn far_me(&self) -> &str {
+        &self.far.me
+    }
+
     /// Whether a domain is placed on a node, by what is known here.
     pub(super) fn is_placed(&self, dc: &str, domain: &str, node: &str) -> bool {
         self.placed_on(dc, domain).as_deref() == Some(node)

@@ -18,6 +18,7 @@ mod offers;
 mod rings;
 mod services;
 pub(crate) mod settings;
+mod standby;
 mod state;
 pub(crate) mod turns;
 
@@ -170,6 +171,10 @@ struct ServiceState {
     kind: Option<ServiceKind>,
     /// Channels that were ever made to it.
     opened: u64,
+    /// Programs that stand by, in the order in which they came.
+    waiting: Vec<standby::Waiting>,
+    /// The domain whose program is to have it next.
+    moving_to: Option<String>,
 }
 
 impl ServiceState {
@@ -244,6 +249,7 @@ struct Inner {
     states: Option<Arc<StateKeeper>>,
     /// When it was last logged of a domain that a member was cut off.
     remarked: BTreeMap<(String, String), Instant>,
+    begun: standby::Begun,
 }
 
 impl Broker {
@@ -295,6 +301,7 @@ impl Broker {
         }
         inner.endpoints_left(id, &dc);
         inner.machine_left(id);
+        inner.stands_by_no_more(id);
         // A channel outlives the connection that asked for it, but not its server's, where that is one of ours.
         inner.channels.retain(|_, channel| channel.server != id || !channel.tied);
         let served: Vec<_> =
@@ -346,7 +353,26 @@ impl Broker {
                 (number, inner.map_memory(&identity, number, &service))
             }
             Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
-            Request::Offer { id: number, service } => (number, inner.offer(id, &identity, number, &service)),
+            Request::Offer { id: number, service, stand_by, serving } => {
+                let offered = standby::Offered { number, service: &service, stand_by, serving };
+                match inner.offer(id, &identity, &offered).transpose() {
+                    Some(answer) => (number, answer),
+                    None => {
+                        let after = inner.grace_of(&identity, &service);
+                        drop(inner);
+                        return self.grant_later(&identity.dc, &service, after);
+                    }
+                }
+            }
+            Request::StepBack { id: number, service } => {
+                match inner.step_back(id, &identity, (number, &service)).transpose() {
+                    Some(answer) => (number, answer),
+                    None => {
+                        drop(inner);
+                        return self.announce();
+                    }
+                }
+            }
             Request::KeepState { id: number, service } => (
                 number,
                 inner.state_connection(&identity, number, &service).map(|o| Outgoing { _room: answers, ..o }),

@@ -2,6 +2,7 @@
 //! with files, which other domains mount. The program may be any of its domain's, and may come and go.
 
 use super::services::{Wish, served, verbs};
+use super::standby::Offered;
 use super::{Broker, Identity, Inner, MemberId, Outgoing, Refusal, Role, Shape, refuse};
 use rustix::io::Errno;
 use topology::{ChannelMode, ChannelSettings, Service, ServiceKind, Topology};
@@ -52,9 +53,9 @@ impl Inner {
         &mut self,
         id: MemberId,
         who: &Identity,
-        number: u64,
-        name: &str,
-    ) -> Result<Outgoing, Refusal> {
+        offered: &Offered<'_>,
+    ) -> Result<Option<Outgoing>, Refusal> {
+        let (number, name) = (offered.number, offered.service);
         let Identity { dc, domain, .. } = who;
         if who.role != Role::Program {
             return refuse(Errno::PERM, "only a program offers a service");
@@ -62,7 +63,7 @@ impl Inner {
         let topology = self.topologies.get(dc).cloned();
         let found = topology.as_deref().and_then(|topology| topology.service(name));
         // Whoever knows of it may hear why; for all others it does not exist.
-        let hosts = |service: &Service| service.domain.as_str() == domain;
+        let hosts = |service: &Service| service.is_offered_in(domain);
         let known = |service: &&Service| hosts(service) || service.allow.contains_key(domain.as_str());
         let Some(service) = found.filter(known) else {
             return refuse(
@@ -86,6 +87,10 @@ impl Inner {
                 format!("domain {domain} may {may} the {word} {name}, and not offer it"),
             );
         }
+        if !service.backups.is_empty() && self.near_server_of(dc, name) != Some(id) {
+            let service = service.clone();
+            return self.offer_in_turn(id, who, offered, &service);
+        }
         if self.near_server_of(dc, name).is_some_and(|server| server != id) {
             return refuse(
                 Errno::BUSY,
@@ -99,11 +104,12 @@ impl Inner {
         if self.near_server_of(dc, name).is_none() {
             self.server_came(dc, service, id);
         }
-        Ok(Reply::Serving { id: number, services }.into())
+        Ok(Some(Reply::Serving { id: number, services }.into()))
     }
 
     /// Takes channels and services from programs whose domain they are no longer placed in. Those of other nodes are reconciled.
     pub(super) fn withdraw(&mut self, dc: &str, now: Option<&Topology>) {
+        self.withdraw_waiting(dc, now);
         let offered = self.services.iter().filter(|((of, _), state)| of == dc && state.is_offered());
         let offered: Vec<_> =
             offered.filter_map(|(key, state)| Some((key.clone(), state.server?, state.kind?))).collect();
@@ -113,7 +119,7 @@ impl Inner {
             }
             let domain = self.members.get(&server).map(|member| member.identity.domain.as_str());
             let service = now.and_then(|now| now.service(&key.1)).filter(|service| service.kind() == kind);
-            if service.is_some_and(|service| Some(service.domain.as_str()) == domain) {
+            if service.is_some_and(|service| domain.is_some_and(|domain| service.is_offered_in(domain))) {
                 continue;
             }
             self.server_gone(&key);

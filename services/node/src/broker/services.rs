@@ -154,6 +154,7 @@ impl Inner {
         if kind.is_some_and(ServiceKind::has_files) {
             self.tell_frontends(dc, service, false, generation);
         }
+        self.grant_service(key);
     }
 
     fn tell_frontends(&mut self, dc: &str, service: &str, up: bool, generation: u64) {

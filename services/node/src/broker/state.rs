@@ -22,6 +22,10 @@ pub(crate) struct ServiceRow {
     pub(crate) generation: u64,
     pub(crate) since_unix_s: Option<u64>,
     pub(crate) server_pid: Option<u32>,
+    /// The domain of the server, if it is on this node.
+    pub(crate) server_domain: Option<String>,
+    /// The domains of the programs that stand by, in their order.
+    pub(crate) standing_by: Vec<String>,
     /// Channels that were ever made to it.
     pub(crate) opened: u64,
 }
@@ -54,11 +58,15 @@ impl Broker {
         let inner = self.lock();
         let state = inner.services.get(&(dc.to_owned(), service.to_owned()));
         let server = state.and_then(|state| state.server);
+        let near = server.filter(|server| inner.node_of(*server).is_none());
+        let near = near.and_then(|server| inner.members.get(&server));
         ServiceRow {
             up: server.is_some(),
             generation: state.map_or(0, |state| state.generation),
             since_unix_s: state.and_then(|state| state.since).map(unix_seconds),
             server_pid: server.and_then(|id| inner.members.get(&id)).map(|member| member.identity.pid),
+            server_domain: near.map(|member| member.identity.domain.clone()),
+            standing_by: state.map_or_else(Vec::new, |state| state.standing_by()),
             opened: state.map_or(0, |state| state.opened),
         }
     }

@@ -30,7 +30,7 @@ fn channels_about(node: &Domains, dc: &str, domain: &str, topology: &Topology) -
     let channels = topology.services.iter().filter(|service| service.kind() != ServiceKind::Socket);
     channels
         .filter_map(|service| {
-            let (opens, offers) = (service.opens(domain), service.domain.as_str() == domain);
+            let (opens, offers) = (service.opens(domain), service.is_offered_in(domain));
             let name = service.name.as_str();
             let up = || node.broker.service(dc, name).up;
             (opens || offers)

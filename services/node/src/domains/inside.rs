@@ -52,7 +52,7 @@ impl Wanted {
     pub(crate) fn by(topology: &Topology, domain: &Domain) -> Self {
         let name = domain.name.as_str();
         let has_channel = topology.services.iter().any(|service| {
-            let offers = !service.kind().has_server() && service.domain == domain.name;
+            let offers = !service.kind().has_server() && service.is_offered_in(domain.name.as_str());
             // Programs that listen at a socket, or connect to one, need nothing of ours.
             service.kind() != ServiceKind::Socket && (offers || service.opens(name))
         });

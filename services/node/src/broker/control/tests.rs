@@ -197,7 +197,7 @@ async fn a_program_that_does_not_read_holds_up_only_those_who_open_its_channel()
     let (server, _servers_mail) = broker.join(program("resolver")).unwrap();
     broker.request(server, Request::Serve { id: 1 }, None, |_| serde_json::Value::Null);
     let (camera, _not_read) = broker.join(program("camera")).unwrap();
-    let offer = Request::Offer { id: 1, service: "link".into() };
+    let offer = Request::Offer { id: 1, service: "link".into(), stand_by: false, serving: false };
     broker.request(camera, offer, None, |_| serde_json::Value::Null);
     let (folder, accepting) = door_to(broker);
     let (first, second) = (connect(folder.path()), connect(folder.path()));

@@ -171,7 +171,7 @@ async fn a_channel_is_offered_on_one_node_and_opened_on_another() {
     let mut offerer = join(&b.broker, "other", Role::Program, false);
     let program = join(&a.broker, "web", Role::Program, false);
     assert!(a.broker.open_far(program.0, (7, "frames", "api", 0), &mut None).is_none(), "nobody offers it");
-    let offer = Request::Offer { id: 1, service: "frames".into() };
+    let offer = Request::Offer { id: 1, service: "frames".into(), stand_by: false, serving: false };
     assert!(matches!(ask(&b.broker, &mut offerer, offer), Reply::Serving { .. }));
     carry(&mut a, &mut b);
     let (finished, id, open, ours) = open(&mut a, program.0, "frames", "api").await;

@@ -136,7 +136,11 @@ fn ends_that_share_no_kernel_are_made_so() {
     let mut edge = join(&broker, "edge", Role::Program, false);
     let mut web = join(&broker, "web", Role::Program, false);
     for (offers, service) in [(&mut edge, "frames"), (&mut web, "sound")] {
-        ask(&broker, offers, Request::Offer { id: 3, service: service.into() });
+        ask(
+            &broker,
+            offers,
+            Request::Offer { id: 3, service: service.into(), stand_by: false, serving: false },
+        );
     }
     for (domain, service, guests) in [
         ("web", "frames", [false, true]),
@@ -157,7 +161,11 @@ fn a_guest_has_room_for_so_many_ends_and_whoever_is_one_too_many_is_told() {
     let mut edge = join(&broker, "edge", Role::Program, false);
     let mut web = join(&broker, "web", Role::Program, false);
     for (offers, service) in [(&mut edge, "frames"), (&mut web, "sound")] {
-        ask(&broker, offers, Request::Offer { id: 3, service: service.into() });
+        ask(
+            &broker,
+            offers,
+            Request::Offer { id: 3, service: service.into(), stand_by: false, serving: false },
+        );
     }
     let mut opener = join(&broker, "web", Role::Program, false);
     for _ in 0..MAX_CHANNELS {

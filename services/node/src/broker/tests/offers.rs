@@ -36,7 +36,7 @@ fn shop_with(make: MakeChannel) -> Broker {
 }
 
 fn offer(service: &str) -> Request {
-    Request::Offer { id: 3, service: service.into() }
+    Request::Offer { id: 3, service: service.into(), stand_by: false, serving: false }
 }
 
 fn program(broker: &Broker, domain: &str) -> (MemberId, Mail) {

@@ -36,7 +36,7 @@ fn lab() -> Broker {
 }
 
 pub(super) fn offer() -> Request {
-    Request::Offer { id: 3, service: "thermometer".into() }
+    Request::Offer { id: 3, service: "thermometer".into(), stand_by: false, serving: false }
 }
 
 fn program(broker: &Broker, domain: &str) -> (MemberId, Mail) {
@@ -199,4 +199,58 @@ async fn channels_live_until_either_end_is_gone_and_not_with_the_offer() {
     };
     tokio::time::timeout(std::time::Duration::from_secs(30), over).await.expect("the channel is over");
     drop(consumer);
+}
+
+/// A program that may stand by, or has served before.
+fn in_turn(stand_by: bool, serving: bool) -> Request {
+    Request::Offer { id: 3, service: "thermometer".into(), stand_by, serving }
+}
+
+#[tokio::test]
+async fn a_service_moves_to_whoever_stands_by_and_what_is_wrong_is_refused_in_words() {
+    let broker = Broker::new(no_channel);
+    let file = FILE.replace("domain = \"gauge\"", "domain = \"gauge\"\nbackups = [\"gauge\", \"other\"]");
+    broker.set_topology("shop", Some(topology(&file)));
+    let mut first = program(&broker, "gauge");
+    let reply = ask(&broker, &mut first, in_turn(true, true));
+    assert!(matches!(reply, Reply::Serving { id: 3, .. }), "{reply:?}");
+    let mut second = program(&broker, "other");
+    broker.request(second.0, in_turn(true, false), None, |_| Value::Null);
+    assert!(second.1.try_recv().is_err(), "it is not its turn");
+    // Whoever does not want to wait, may not offer at all, or leaves what it does not have.
+    refused(&ask(&broker, &mut program(&broker, "other"), in_turn(false, false)), Errno::BUSY);
+    refused(&ask(&broker, &mut program(&broker, "web"), in_turn(true, false)), Errno::PERM);
+    let step_back = |id| Request::StepBack { id, service: "thermometer".into() };
+    refused(&ask(&broker, &mut program(&broker, "other"), step_back(4)), Errno::PERM);
+    for (to, said) in [("web", "may not offer"), ("gauge", "already"), ("nowhere", "may not offer")] {
+        let why = broker.move_service("shop", "thermometer", to).await.expect_err("it does not move");
+        assert!(why.contains(said), "{why}");
+    }
+    let mover = broker.clone();
+    let moving = tokio::spawn(async move { mover.move_service("shop", "thermometer", "other").await });
+    let told = first.1.recv().await.expect("an order").reply;
+    assert_eq!(told, Reply::Event(Event::Leave { service: "thermometer".into() }));
+    broker.request(first.0, step_back(9), None, |_| Value::Null);
+    assert!(matches!(next(&mut second.1), Reply::Serving { id: 3, .. }));
+    assert_eq!(moving.await.expect("it ends").expect("it moves").from, "gauge");
+    // The one before stands by, and has the service when the other dies.
+    broker.leave(second.0);
+    assert!(matches!(next(&mut first.1), Reply::Serving { id: 9, .. }));
+    // Nobody else is there to step back for: it goes on.
+    broker.request(first.0, step_back(10), None, |_| Value::Null);
+    assert!(matches!(next(&mut first.1), Reply::Serving { id: 10, .. }));
+}
+
+#[test]
+fn a_backup_waits_for_a_program_of_the_services_own_domain_at_first() {
+    let file = FILE.replace("domain = \"gauge\"", "domain = \"gauge\"\nbackups = [\"other\"]");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let _inside = runtime.enter();
+    let broker = Broker::new(no_channel);
+    broker.set_topology("shop", Some(topology(&file)));
+    let mut backup = program(&broker, "other");
+    broker.request(backup.0, in_turn(true, false), None, |_| Value::Null);
+    assert!(backup.1.try_recv().is_err(), "the program of the service's own domain may be on its way");
+    let mut own = program(&broker, "gauge");
+    assert!(matches!(ask(&broker, &mut own, in_turn(true, true)), Reply::Serving { .. }));
 }
