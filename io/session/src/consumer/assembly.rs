@@ -380,6 +380,27 @@ mod tests {
     }
 
     #[test]
+    fn a_farewell_is_a_list_of_tags_and_nothing_else() {
+        let hello =
+            serde_json::to_vec(&Export { version: VERSION, kind: "x".into(), files: vec![] }).expect("JSON");
+        let mut assembly = Assembly::default();
+        take(&mut assembly, &message(Kind::Hello, 0, 0, 0, &hello)).expect("a greeting");
+        let taken = [7_u64.to_le_bytes(), u64::MAX.to_le_bytes()].concat();
+        match take(&mut assembly, &message(Kind::Leave, 0, 0, 0, &taken)) {
+            Ok(Some(Incoming::Leave { taken })) => assert_eq!(tags(taken).collect::<Vec<_>>(), [7, u64::MAX]),
+            other => panic!("{other:?}"),
+        }
+        for wrong in [
+            message(Kind::Leave, 0, 0, 0, &taken[..15]),
+            message(Kind::Leave, flags::MORE, 0, 0, &taken),
+            message(Kind::Leave, 0, 1, 0, &taken),
+            message(Kind::Leave, 0, 0, 1, &taken),
+        ] {
+            assert_eq!(take(&mut assembly, &wrong), Err(BadBackend::Leave));
+        }
+    }
+
+    #[test]
     fn a_backend_that_breaks_the_rules_is_told_which() {
         let response = message(Kind::Response, 0, 1, 0, b"");
         assert_eq!(take(&mut Assembly::default(), &response), Err(BadBackend::Hello));
