@@ -72,6 +72,19 @@ fn closed_channels_leave_no_grant_no_port_and_no_entry() {
     holds("nothing_is_left_behind");
 }
 
+/// Once an opener that never unmapped what it was granted used up what the other domain may grant, in 30 channels one after the other.
+#[test]
+fn an_opener_that_never_unmaps_uses_up_nothing_more() {
+    holds("an_opener_that_never_unmaps");
+    holds("an_opener_that_never_lets_go");
+}
+
+#[test]
+fn what_honest_openers_had_is_granted_again() {
+    holds("channels_of_all_sizes_one_after_the_other");
+    holds("offers_that_nobody_opens");
+}
+
 #[test]
 fn an_idle_channel_costs_no_processor_time() {
     holds("an_idle_channel_costs_nothing");

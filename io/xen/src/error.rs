@@ -38,6 +38,16 @@ pub enum OfferError {
         /// The length that was asked for.
         ring_bytes: u32,
     },
+    /// The other domain has its share of what this one may grant.
+    #[error(
+        "domain {domain} has {pages} pages of what this one may grant, and may have three quarters at most: close channels to it, end programs there that hold on to channels which are over, or raise the parameter `limit` of the module xen-gntalloc"
+    )]
+    Share {
+        /// The other domain.
+        domain: u16,
+        /// How many pages of ours it has.
+        pages: usize,
+    },
     /// The kernel or the hypervisor refused.
     #[error("can't {action}")]
     System {

@@ -6,9 +6,11 @@
 
 mod bell;
 mod error;
+mod granted;
 mod life;
 mod offer;
 mod open;
+mod runs;
 mod store;
 
 pub use bell::Bell;

@@ -12,6 +12,7 @@ use sys::region::Region;
 use sys::xen::event::Port;
 use wire::xen as layout;
 
+use crate::granted::Noticed;
 use crate::store::{Store, StoreError};
 
 /// The entries that are watched.
@@ -21,6 +22,8 @@ pub(crate) struct Watched {
     pub side: usize,
     /// The directory page, with the notice of our own death on it.
     pub directory: Region,
+    /// The offerer's: that notice, which is to be forgotten when the channel is over.
+    pub notice: Option<Noticed>,
     /// Rung when the peer comes or goes.
     pub port: Port,
     /// Watches the peer's entry.
@@ -89,6 +92,12 @@ impl Watched {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => seeing = false,
             }
+        }
+        if let Some(notice) = &self.notice {
+            // The memory stays granted, so the kernel does not say that this end is gone.
+            self.directory.store_u64(layout::end(0) + layout::END_ALIVE, 0, Ordering::Release);
+            // A port that can't be rung has nobody at its other end; a notice that stays holds on to the port until the process ends.
+            let (_told, _forgotten) = (self.port.ring(), notice.forget());
         }
         // A store that can't be reached keeps the entry: the next offer of this name replaces it, and so does the domain's end.
         let (path, content) = &self.ours;

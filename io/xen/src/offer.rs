@@ -4,13 +4,12 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use channel::{Config, Mapped};
-use sys::region::Region;
 use sys::xen::event::Port;
-use sys::xen::grant::{Granted, Notice, grant};
 use wire::ring;
 use wire::xen as layout;
 
 use crate::bell::bells;
+use crate::granted::{self, Given, Lack};
 use crate::life::{self, Life, Watched};
 use crate::store::Store;
 use crate::{End, OfferError};
@@ -32,21 +31,23 @@ pub fn offer(opener: u16, name: &str, config: &Config) -> Result<End, OfferError
     let port = || Port::offer(opener).map_err(system("make an event channel (module xen-evtchn)"));
     let (data, room, life) = (port()?, port()?, port()?);
     let pages = ring::region_bytes(config.ring_bytes) / layout::PAGE_BYTES as u64;
-    let pages = u32::try_from(pages).map_err(|_| OfferError::RingBytes { ring_bytes: config.ring_bytes })?;
-    let share = system("grant memory to the other domain (module xen-gntalloc; its parameter `limit`)");
-    let granted = grant(opener, pages, None).map_err(share)?;
+    let pages =
+        usize::try_from(pages).map_err(|_| OfferError::RingBytes { ring_bytes: config.ring_bytes })?;
+    let granted = granted::give(opener, pages, &life).map_err(|lack| match lack {
+        Lack::Share(pages) => OfferError::Share { domain: opener, pages },
+        Lack::System(source) => OfferError::System {
+            action: "grant memory to the other domain (module xen-gntalloc; its parameter `limit`)",
+            source,
+        },
+    })?;
     channel::write_header(&granted.region, &Config { apart: true, ..*config }).map_err(OfferError::Header)?;
-    let notice = Notice { offset: layout::end(0) + layout::END_ALIVE, port: &life };
-    let share = system("grant memory to the other domain (module xen-gntalloc; its parameter `limit`)");
-    let directory = grant(opener, 1, Some(notice)).map_err(share)?;
     let mark = mark().map_err(system("get random bits"))?;
-    fill(&directory.region, &granted, mark);
+    fill(&granted, mark);
 
     let theirs = layout::open_path(own, opener, name);
     store.watch(&theirs)?;
-    let reference = directory.references.first().copied().unwrap_or(0);
     let text = layout::Offer {
-        directory: reference,
+        directory: granted.directory_reference,
         data: data.number(),
         room: room.number(),
         life: life.number(),
@@ -56,8 +57,15 @@ pub fn offer(opener: u16, name: &str, config: &Config) -> Result<End, OfferError
     let path = layout::offer_path(own, opener, name);
     store.publish(&path, &text, own, opener)?;
 
-    let watched =
-        Watched { side: 0, directory: directory.region, port: life, store, theirs, ours: (path, text) };
+    let watched = Watched {
+        side: 0,
+        directory: granted.directory,
+        notice: Some(granted.notice),
+        port: life,
+        store,
+        theirs,
+        ours: (path, text),
+    };
     let (life, hears) = Life::watch(watched).map_err(system("start the thread that watches the peer"))?;
     let (data, room) = bells(life, data, room);
     Ok(Mapped { side: 0, region: granted.region, data, room, life: hears })
@@ -78,7 +86,8 @@ fn check(opener: u16, name: &str, config: &Config) -> Result<(), OfferError> {
 }
 
 /// Writes what the opener looks for, and that we are there.
-fn fill(directory: &Region, granted: &Granted, mark: u64) {
+fn fill(granted: &Given, mark: u64) {
+    let directory = &granted.directory;
     for (offset, value) in [
         (layout::OFFSET_MAGIC, layout::MAGIC),
         (layout::OFFSET_VERSION, layout::VERSION),

@@ -123,6 +123,8 @@ impl Claim {
             Ok((data, room, map(offerer, &references, None)?))
         })();
         match taken {
+            // What was granted may be granted again, to another channel of ours.
+            Ok(_) if !is_of(&directory, &offer) => Ok(None),
             Ok((data, room, region)) => Ok(Some(Parts { offer, life, directory, data, room, region })),
             Err(_) if is_going(&directory, &life, deadline)? => Ok(None),
             Err(source) => {
@@ -182,7 +184,8 @@ impl Parts {
         store.publish(&path, &text, own, offerer)?;
         life::come(&directory, 1);
         life.ring().map_err(system("tell the offerer that the channel is open"))?;
-        let watched = Watched { side: 1, directory, port: life, store, theirs, ours: (path, text) };
+        let watched =
+            Watched { side: 1, directory, notice: None, port: life, store, theirs, ours: (path, text) };
         let (life, hears) = Life::watch(watched).map_err(system("start the thread that watches the peer"))?;
         let (data, room) = bells(life, data, room);
         Ok(Mapped { side: 1, region, data, room, life: hears })

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_ulong};
 use std::io;
 use std::mem::size_of;
+use std::os::fd::OwnedFd;
 use std::ptr;
 
 use crate::region::Region;
@@ -40,36 +41,71 @@ pub struct Notice<'p> {
     pub port: &'p Port,
 }
 
-/// Zeroed memory of ours that another domain may map, and by what.
+/// Pages of ours that one other domain may map, as long as this or a mapping of them is there. As long as the peer has one mapped the kernel keeps it, also when we are gone.
 #[derive(Debug)]
-pub struct Granted {
-    /// The memory. As long as the peer has it mapped the kernel keeps the pages, also when we are gone.
-    pub region: Region,
-    /// The reference of each page, in order.
-    pub references: Vec<u32>,
+pub struct Memory {
+    device: OwnedFd,
+    peer: u16,
+    references: Vec<u32>,
 }
 
-/// Grants `pages` new pages to domain `peer`, readable and writable.
-///
-/// # Errors
-/// `NotFound` where there is no `/dev/xen/gntalloc` (no Xen, or the module `xen-gntalloc` is not loaded); `ENOSPC` beyond its
-/// parameter `limit` (1,024 pages of all programs); `ENOMEM`; those of mmap(2).
-pub fn grant(peer: u16, pages: u32, notice: Option<Notice<'_>>) -> io::Result<Granted> {
-    let count = usize::try_from(pages).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let device = open(ALLOC_DEVICE)?;
-    let mut words = words(ALLOC_REFERENCES, count, 1)?;
-    put_u32(&mut words, 0, u32::from(peer) | (FLAG_WRITABLE << 16));
-    put_u32(&mut words, 4, pages);
-    // SAFETY: the driver copies the fixed part in, and it and `pages` references of four bytes out: `words` has room for them.
-    unsafe { ask(&device, ALLOC, words.as_mut_ptr().cast()) }?;
-    let index = get_u64(&words, 8);
-    let references = (0..count).map(|page| get_u32(&words, ALLOC_REFERENCES + 4 * page)).collect();
-    // From here on the descriptor and the mapping keep the grants, and take them back when both are closed.
-    let region = Region::map_at(&device, index, count * PAGE_BYTES)?;
-    if let Some(notice) = notice {
-        notify(&device, index, &region, notice)?;
+impl Memory {
+    /// Memory of no pages, for domain `peer`.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no `/dev/xen/gntalloc` (no Xen, or the module `xen-gntalloc` is not loaded).
+    pub fn new(peer: u16) -> io::Result<Self> {
+        Ok(Self { device: open(ALLOC_DEVICE)?, peer, references: Vec::new() })
     }
-    Ok(Granted { region, references })
+
+    /// The reference of each page, in order.
+    #[must_use]
+    pub fn references(&self) -> &[u32] {
+        &self.references
+    }
+
+    /// Grants so many new pages behind those that are there, zero, readable and writable.
+    ///
+    /// # Errors
+    /// `ENOSPC` beyond the parameter `limit` of `xen-gntalloc` (1,024 pages of all programs); `ENOMEM`.
+    pub fn grow(&mut self, pages: usize) -> io::Result<()> {
+        let count = u32::try_from(pages).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut words = words(ALLOC_REFERENCES, pages, 1)?;
+        put_u32(&mut words, 0, u32::from(self.peer) | (FLAG_WRITABLE << 16));
+        put_u32(&mut words, 4, count);
+        // SAFETY: the driver copies the fixed part in, and it and `count` references of four bytes out: `words` has room for them.
+        unsafe { ask(&self.device, ALLOC, words.as_mut_ptr().cast()) }?;
+        // The driver counts on from one grant of a descriptor to the next, also where it refuses one.
+        if get_u64(&words, 8) != self.index(self.references.len()) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.references.extend((0..pages).map(|page| get_u32(&words, ALLOC_REFERENCES + 4 * page)));
+        Ok(())
+    }
+
+    /// Maps so many pages here, from `first` on.
+    ///
+    /// # Errors
+    /// Those of mmap(2), such as `ENOENT` for pages that are not there.
+    pub fn map(&self, first: usize, pages: usize) -> io::Result<Region> {
+        Region::map_at(&self.device, self.index(first), pages * PAGE_BYTES)
+    }
+
+    /// Has the kernel clear a byte of a page when nothing keeps the page any more, and ring by a port; `None`: it does nothing then.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn notify(&self, page: usize, notice: Option<Notice<'_>>) -> io::Result<()> {
+        let (offset, act, port) =
+            notice.map_or((0, 0, 0), |notice| (notice.offset, CLEAR_BYTE | SEND_EVENT, notice.port.number()));
+        let inside = u64::try_from(offset).ok().filter(|_| offset < PAGE_BYTES);
+        ask_notice(&self.device, self.index(page) + inside.ok_or(io::ErrorKind::InvalidInput)?, act, port)
+    }
+
+    /// The place of a page in the driver's file.
+    fn index(&self, page: usize) -> u64 {
+        (page * PAGE_BYTES) as u64
+    }
 }
 
 /// Maps what domain `peer` has granted by `references`, in this order, one page after the other.
@@ -105,10 +141,14 @@ fn notify(
 ) -> io::Result<()> {
     let inside = u64::try_from(notice.offset).ok().filter(|_| notice.offset < region.len());
     let byte = index + inside.ok_or(io::ErrorKind::InvalidInput)?;
+    ask_notice(device, byte, CLEAR_BYTE | SEND_EVENT, notice.port.number())
+}
+
+fn ask_notice(device: &impl std::os::fd::AsFd, byte: u64, act: u32, port: u32) -> io::Result<()> {
     let mut words = words(NOTICE_BYTES, 0, 0)?;
     put_u64(&mut words, 0, byte);
-    put_u32(&mut words, 8, CLEAR_BYTE | SEND_EVENT);
-    put_u32(&mut words, 12, notice.port.number());
+    put_u32(&mut words, 8, act);
+    put_u32(&mut words, 12, port);
     // SAFETY: the driver copies 16 bytes in, which `words` has.
     unsafe { ask(device, NOTICE, ptr::from_mut(words.as_mut_slice()).cast()) }.map(|_zero| ())
 }
@@ -169,7 +209,7 @@ mod tests {
             println!("skipped: this machine is a domain of Xen");
             return;
         }
-        assert_eq!(grant(0, 1, None).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(Memory::new(0).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(map(0, &[8], None).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(Port::offer(0).unwrap_err().kind(), io::ErrorKind::NotFound);
     }

@@ -69,6 +69,23 @@ pub fn all(checks: &mut Checks, domains: &Domains) {
         }
         Ok(())
     });
+    for (name, offers, opens) in [
+        ("an_opener_that_never_unmaps", "many-closed", "hoard"),
+        ("channels_of_all_sizes_one_after_the_other", "many-sizes", "many-sizes"),
+    ] {
+        checks.check(name, || {
+            let opens = two.start(&[opens, "open", &first, name])?;
+            both(one.start(&[offers, "offer", &second, name])?, opens)
+        });
+    }
+    checks.check("an_opener_that_never_lets_go", || {
+        let keeps = two.start(&["cling", "open", &first, "cling"])?;
+        let ended = one.start(&["shed", "offer", &second, "cling"])?.end();
+        keeps.kill();
+        ended.map(drop)
+    });
+    checks
+        .check("offers_that_nobody_opens", || one.run(&["unopened", "offer", &second, "unopened"]).map(drop));
     checks.check("an_idle_channel_costs_nothing", || {
         let offers = one.start(&["idle", "offer", &second, "idle"])?;
         both(offers, two.start(&["idle", "open", &first, "idle"])?)

@@ -18,7 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Messages of a talk: some that fill the ring, and several rounds of it.
 const MESSAGES: usize = 120;
 /// Channels one after the other: with 33 pages each more than the 1,024 that a domain may grant at a time.
-const ROUNDS: u8 = 40;
+pub(crate) const ROUNDS: u8 = 40;
+/// Bytes of rings: a region has a page more than two of them have.
+const SIZES: [u32; 9] =
+    [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 /// How long nothing comes.
 const IDLE: Duration = Duration::from_secs(2);
 /// Bytes of a ring in most jobs.
@@ -37,6 +40,12 @@ pub fn run(name: &str, arguments: &[&str]) -> Result<(), Failure> {
         "suite-near" => return suite::run(true, how, peer, channel),
         "suite-far" => return suite::run(false, how, peer, channel),
         "many" => return many(how, peer, channel),
+        "many-closed" => return many_closed(how, peer, channel),
+        "many-sizes" => return many_sizes(how, peer, channel),
+        "unopened" => return unopened(peer, channel),
+        "hoard" => return hostile::hoards(how, peer, channel),
+        "shed" => return hostile::sheds(peer, channel),
+        "cling" => return hostile::clings(peer, channel),
         "bad-directory" => return hostile::bad_directory(how, peer),
         _ => {}
     }
@@ -66,14 +75,17 @@ fn half(name: &str) -> Option<Half> {
 
 pub(crate) fn end(how: &str, peer: u16, name: &str) -> Result<End, Failure> {
     if how == "offer" {
-        let config = Config { ring_bytes: RING_BYTES, ..Config::default() };
-        return Ok(xen::offer(peer, name, &config)?);
+        return offer(peer, name, RING_BYTES);
     }
     println!("looking");
     Ok(xen::open(peer, name, Some(Instant::now() + PATIENCE))?)
 }
 
-fn soon() -> Option<Instant> {
+fn offer(peer: u16, name: &str, ring_bytes: u32) -> Result<End, Failure> {
+    Ok(xen::offer(peer, name, &Config { ring_bytes, ..Config::default() })?)
+}
+
+pub(crate) fn soon() -> Option<Instant> {
     Some(Instant::now() + PATIENCE)
 }
 
@@ -150,6 +162,41 @@ fn many(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Offers a channel as often, to somebody who closes it at once.
+fn many_closed(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
+    for round in 0..ROUNDS {
+        let (_sender, mut receiver) = end(how, peer, name)?.open()?;
+        let over = receiver.receive(&mut Vec::new(), soon());
+        if !matches!(over, Err(ReceiveError::Closed)) {
+            return Err(format!("round {round}: {over:?}").into());
+        }
+    }
+    Ok(())
+}
+
+/// A channel of each size after the other, twice: all that they had together is more than one domain may have.
+fn many_sizes(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
+    for ring_bytes in SIZES.into_iter().chain(SIZES) {
+        let end = if how == "offer" { offer(peer, name, ring_bytes)? } else { end(how, peer, name)? };
+        let (mut sender, mut receiver) = end.open()?;
+        if how == "open" {
+            sender.send(b"here", soon())?;
+        } else {
+            receiver.receive(&mut Vec::new(), soon())?;
+            let over = receiver.receive(&mut Vec::new(), soon());
+            if !matches!(over, Err(ReceiveError::Closed)) {
+                return Err(format!("{ring_bytes} bytes: {over:?}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Offers channels that nobody opens, of more pages together than may be granted.
+fn unopened(peer: u16, name: &str) -> Result<(), Failure> {
+    (0..ROUNDS).try_for_each(|_| end("offer", peer, name).map(drop))
 }
 
 /// Sleeps for messages that do not come, and costs nothing meanwhile.

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use channel::{Doorbell as _, ReceiveError, SendError};
 use sys::xen::event::Port;
-use sys::xen::grant::grant;
+use sys::xen::grant::Memory;
 use wire::xen::{self as layout, Offer};
 use xen::End;
 
 use crate::Failure;
+use crate::jobs::{ROUNDS, end, soon};
 
 /// How long a call is allowed to take.
 const SHORT: Duration = Duration::from_millis(300);
@@ -100,12 +101,55 @@ pub fn stands_scribbles(end: End) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Opens channels one after the other and keeps the memory of each, but says that it lives no more.
+pub fn hoards(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
+    for round in 0..ROUNDS {
+        let End { region, data, room, life, .. } = end(how, peer, name)?;
+        // Never unmapped while this runs.
+        std::mem::forget(region);
+        drop((data, room, life));
+        println!("round {round}");
+    }
+    Ok(())
+}
+
+/// Channels that somebody may have, with 34 pages each, before it is to let go of one of them: three quarters of what a domain may grant.
+const CLUNG: u8 = 22;
+
+/// Opens channels one after the other, and lets go of none.
+pub fn clings(peer: u16, name: &str) -> Result<(), Failure> {
+    for _ in 0..CLUNG {
+        let (mut sender, receiver) = end("open", peer, name)?.open()?;
+        sender.send(b"here", soon())?;
+        std::mem::forget((sender, receiver));
+    }
+    println!("clings");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Offers channels one after the other to somebody who clings to them, until that is refused; others are offered some all the same.
+pub fn sheds(peer: u16, name: &str) -> Result<(), Failure> {
+    for _ in 0..CLUNG {
+        let (sender, mut receiver) = end("offer", peer, name)?.open()?;
+        receiver.receive(&mut Vec::new(), soon())?;
+        drop((sender, receiver));
+    }
+    match end("offer", peer, name) {
+        Err(refused) if refused.to_string().contains("three quarters") => println!("{refused}"),
+        other => return Err(format!("one more: {:?}", other.map(drop)).into()),
+    }
+    end("offer", 0, name).map(drop)
+}
+
 /// Grants a directory that breaks a rule, and says what an offer of it would be.
 pub fn bad_directory(kind: &str, peer: u16) -> Result<(), Failure> {
     let port = || Port::offer(peer);
     let (data, room, life) = (port()?, port()?, port()?);
-    let granted = grant(peer, 1, None)?;
-    let directory = &granted.region;
+    let mut memory = Memory::new(peer)?;
+    memory.grow(1)?;
+    let directory = &memory.map(0, 1)?;
     let mut words = [
         (layout::OFFSET_MAGIC, layout::MAGIC),
         (layout::OFFSET_VERSION, layout::VERSION),
@@ -125,7 +169,7 @@ pub fn bad_directory(kind: &str, peer: u16) -> Result<(), Failure> {
     for (offset, value) in words {
         directory.store_u64(offset, value, Ordering::Release);
     }
-    let reference = granted.references.first().copied().unwrap_or(0);
+    let reference = memory.references().first().copied().unwrap_or(0);
     let offer = Offer {
         directory: reference,
         data: data.number(),
