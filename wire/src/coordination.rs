@@ -23,6 +23,10 @@ pub mod file {
     pub const STATUS: u32 = 4;
     /// `semaphores`: counting semaphores, one file each.
     pub const SEMAPHORES: u32 = 5;
+    /// `barriers`: barriers, one file each.
+    pub const BARRIERS: u32 = 6;
+    /// `queues`: queues of items, one file each.
+    pub const QUEUES: u32 = 7;
 }
 
 /// The verbs that a domain may be given.

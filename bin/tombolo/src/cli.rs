@@ -194,7 +194,7 @@ In a domain the program is /run/tombolo/tombolo, and `--domain` is not needed."
 Programs use the files: /srv/NAME/kv/config/colour (docs/coordination.md). In a domain, `--domain` is not needed."
     )]
     Kv(KvCommand),
-    /// Locks and semaphores that programs of a distributed container share
+    /// Locks, semaphores, barriers and queues that programs of a distributed container share
     #[command(
         subcommand,
         after_help = "Examples:
@@ -202,6 +202,10 @@ Programs use the files: /srv/NAME/kv/config/colour (docs/coordination.md). In a 
   tombolo sync lock printer --domain shop/web -- print page.ps       TOMBOLO_TOKEN has the fencing token
   tombolo sync lock printer --timeout 5s -- print page.ps
   tombolo sync lock printer                                          until the standard input ends
+  tombolo sync barrier phase --parties 3                             goes on when three are there
+  tombolo sync queue jobs --items 100 --durable
+  tombolo sync push jobs page.ps
+  tombolo sync pop jobs -- xargs print                               where that fails, the item goes back
 
 Programs use the files: /srv/NAME/locks/printer (docs/coordination.md). In a domain, `--domain` is not needed."
     )]

@@ -47,7 +47,12 @@ struct Holder {
 
 impl Holder {
     fn start(host: &Host, domain: &str) -> Holder {
-        let mut command = host.command(&["exec", "-i", domain, "--", "bash", "-c", HOLD]);
+        Self::running(host, domain, HOLD)
+    }
+
+    /// A shell that says a number.
+    fn running(host: &Host, domain: &str, line: &str) -> Holder {
+        let mut command = host.command(&["exec", "-i", domain, "--", "bash", "-c", line]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tombolo starts");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         Holder { child, lines }
@@ -94,16 +99,27 @@ fn keys_and_locks_are_one_on_three_nodes_and_a_dead_nodes_lock_goes_on_with_a_gr
     bed.until("the other one waits", PATIENCE, || {
         gamma.run(&["exec", "b", "--", "cat", "/srv/sync/status"]).out.contains("waiting 1")
     });
+    // A barrier is passed on two nodes together, and an item is somebody's on the node that is killed.
+    number(ask(beta, "a", "parties barriers/phase 2"));
+    let mut party = Holder::running(gamma, "b", "cat /srv/sync/barriers/phase");
+    assert_eq!(beta.run(&["exec", "a", "--", "cat", "/srv/sync/barriers/phase"]).out, "1\n");
+    assert_eq!(party.token(), 1);
+    number(ask(beta, "a", "queue queues/jobs 10 durable"));
+    gamma.ok(&["exec", "b", "--", "sh", "-c", "echo 7 > /srv/sync/queues/jobs"]);
+    let work = "exec 9<>/srv/sync/queues/jobs; read item <&9; echo $item; read forever";
+    let mut worker = Holder::running(beta, "a", work);
+    assert_eq!(worker.token(), 7);
     // The node of the holder is killed, with all that runs on it and its member of etcd.
     beta.kill();
     let two = next.token();
     assert!(two > one, "{two} after {one}");
+    assert_eq!(Holder::running(gamma, "b", work).token(), 7, "the item came back");
     // What was answered before is there, and what the lock protects refuses the dead holder's token.
     assert_eq!(ask(gamma, "b", "get kv/n"), Some(format!("{second} 2")));
     let third = number(ask(gamma, "b", &format!("cas kv/n {second} {two}")));
     assert_eq!(ask(gamma, "b", &format!("cas kv/n {second} {one}")), None);
     assert_eq!(ask(gamma, "b", "get kv/n"), Some(format!("{third} {two}")));
-    drop((holder, next));
+    drop((holder, next, party, worker));
     bed.until("all is down", PATIENCE, || alpha.run(&["down", "--all"]).code == 0);
     bed.finish();
 }

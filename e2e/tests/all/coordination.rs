@@ -1,4 +1,4 @@
-//! Services of kind `coordination`: keys and locks as files, used by shells of containers, kept whatever dies.
+//! Services of kind `coordination`: keys, locks, barriers and queues as files, used by shells of containers, kept whatever dies.
 
 use e2e::{Node, node, wait};
 use serde_json::Value;
@@ -389,5 +389,228 @@ fn people_read_change_and_watch_keys_and_hold_locks_by_commands() {
     let next =
         node.ok(&["sync", "lock", "printer", "--domain", "b", "--", "sh", "-c", "echo $TOMBOLO_TOKEN"]);
     assert!(next.trim().parse::<u64>().is_ok_and(|next| next > token), "{next}");
+    node.finish();
+}
+
+/// Waits at the barrier, and says the generation, or what is wrong.
+const ARRIVE: &str = "cat /srv/sync/barriers/phase 2>&1";
+
+/// Takes an item, says it, and keeps it until its input ends.
+const WORK: &str = "exec 9<>/srv/sync/queues/jobs; read item <&9; echo $item; read forever";
+
+/// A line of the service's status.
+fn status_of(node: &Node, path: &str) -> String {
+    let text = node.shell("c", "cat /srv/sync/status").out;
+    text.lines().find(|line| line.starts_with(&format!("{path} "))).unwrap_or_default().to_owned()
+}
+
+/// Kills the process of a domain that has a file open.
+fn kill_user_of(node: &Node, domain: &str, path: &str) {
+    let line = format!(
+        "for p in /proc/[0-9]*; do for f in $p/fd/*; do [ \"$(readlink $f)\" = {path} ] && echo ${{p#/proc/}}; done; done; true"
+    );
+    let found = node.shell_ok(domain, &line);
+    node.shell_ok(domain, &format!("kill -9 {}", found.lines().next().expect("somebody has it")));
+}
+
+#[test]
+fn parties_pass_a_barrier_together_whatever_dies_or_are_told_that_it_is_broken() {
+    let Some(node) = start() else { return };
+    assert!(
+        node.shell("a", "touch /srv/sync/barriers/phase; cat /srv/sync/barriers/phase")
+            .err
+            .contains("nvalid")
+    );
+    node.shell_ok("a", "echo 3 > /srv/sync/barriers/phase");
+    let mut parties: Vec<Talk> = ["a", "b"].iter().map(|domain| Talk::start(&node, domain, ARRIVE)).collect();
+    let waiting = |of: &str| status_of(&node, "barriers/phase").contains(&format!("waiting {of}"));
+    wait::until("two wait", || waiting("2 of 3"));
+    assert!(node.shell("b", "echo 2 > /srv/sync/barriers/phase").err.contains("busy"), "some wait for three");
+    assert!(node.shell("b", "rm /srv/sync/barriers/phase").err.contains("busy"));
+    // Those who wait go on waiting at the next server, as long as it takes.
+    node::kill(pid_of(&node, "keeper"));
+    wait::until("the next server serves", || {
+        node.shell("c", "cat /srv/sync/status").out.contains("epoch 2\n")
+    });
+    wait::pause(GRACE + Duration::from_secs(1));
+    assert!(waiting("2 of 3"), "{}", status_of(&node, "barriers/phase"));
+    parties.push(Talk::start(&node, "b", ARRIVE));
+    for party in &mut parties {
+        assert_eq!(party.says_number(), 1);
+        assert_eq!(party.next(), None, "nothing comes after it");
+    }
+    // Who dies while it waits breaks it for the others, who read that, and the next generation is another.
+    let mut left = Talk::start(&node, "a", ARRIVE);
+    let _killed = Talk::start(&node, "b", ARRIVE);
+    wait::until("two wait", || waiting("2 of 3"));
+    kill_user_of(&node, "b", "/srv/sync/barriers/phase");
+    let told = left.next().expect("a line");
+    assert!(told.contains("canceled"), "{told}");
+    let mut again: Vec<Talk> =
+        ["a", "b", "b"].iter().map(|domain| Talk::start(&node, domain, ARRIVE)).collect();
+    for party in &mut again {
+        assert_eq!(party.says_number(), 3, "2 is broken");
+    }
+    node.shell_ok("a", "rm /srv/sync/barriers/phase");
+    node.finish();
+}
+
+#[test]
+fn an_item_comes_back_until_somebody_is_done_with_it() {
+    let Some(node) = start() else { return };
+    node.shell_ok("a", "exec 3<>/srv/sync/ctl; echo queue queues/jobs 2 durable >&3; read r <&3");
+    node.shell_ok("a", "echo one > /srv/sync/queues/jobs; echo two > /srv/sync/queues/jobs");
+    let tries = "import os\nfd = os.open(\"/srv/sync/queues/jobs\", os.O_WRONLY | os.O_NONBLOCK)\ntry: os.write(fd, b\"x\")\nexcept BlockingIOError: print(\"full\")";
+    assert_eq!(node.shell_ok("b", &format!("python3 -c '{tries}'")).trim(), "full");
+    // Whoever takes an item has it while servers die, and gives it back by dying.
+    let mut first = Talk::start(&node, "a", WORK);
+    assert_eq!(first.next().as_deref(), Some("one"));
+    node::kill(pid_of(&node, "keeper"));
+    wait::until("the next server serves", || {
+        node.shell("c", "cat /srv/sync/status").out.contains("epoch 2\n")
+    });
+    wait::pause(GRACE + Duration::from_secs(1));
+    let state = status_of(&node, "queues/jobs");
+    assert!(state.contains("items 2 of 2 given 1 "), "{state}");
+    // A push that waits for room is made when somebody is done.
+    let mut third = Talk::start(&node, "b", "echo three > /srv/sync/queues/jobs; echo pushed");
+    wait::until("a push waits", || status_of(&node, "queues/jobs").contains("pushing 1"));
+    kill_user_of(&node, "a", "/srv/sync/queues/jobs");
+    let done = "exec 9<>/srv/sync/queues/jobs; for i in 1 2 3; do read item <&9; echo $item; echo done >&9 || exit 1; done";
+    let mut worker = Talk::start(&node, "b", done);
+    let items: Vec<String> = std::iter::from_fn(|| worker.next()).collect();
+    assert_eq!(items, ["one", "two", "three"], "in order, the first once more");
+    assert_eq!(third.next().as_deref(), Some("pushed"));
+    // Who waits for an item gets it although a server died meanwhile; and a frontend that dies takes nothing along.
+    let mut waits = Talk::start(&node, "a", WORK);
+    wait::until("one waits", || status_of(&node, "queues/jobs").contains("waiting 1"));
+    node::kill(pid_of(&node, "keeper"));
+    wait::until("it waits again", || status_of(&node, "queues/jobs").contains("waiting 1"));
+    node.shell_ok("b", "echo four > /srv/sync/queues/jobs");
+    assert_eq!(waits.next().as_deref(), Some("four"));
+    for pid in node.pids("frontend") {
+        node::kill(pid);
+    }
+    wait::pause(GRACE + Duration::from_secs(1));
+    assert!(
+        status_of(&node, "queues/jobs").contains("items 1 of 2 given 1 "),
+        "{}",
+        status_of(&node, "queues/jobs")
+    );
+    // One that has not read may not be done, and one that is done may not be done again.
+    let python = r#"
+import os, errno
+fd = os.open("/srv/sync/queues/jobs", os.O_RDWR)
+for _ in range(2):
+    try:
+        os.write(fd, b"done")
+        print("done")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+    os.system("echo five > /srv/sync/queues/jobs")
+    os.read(fd, 100)
+    os.write(fd, b"done")
+"#;
+    let said = node.shell("b", &format!("python3 -c '{}'", python.replace('\'', "\"")));
+    assert_eq!(said.out, "ESTALE\nESTALE\n", "{said:?}");
+    node.finish();
+}
+
+#[test]
+fn hostile_parties_and_items_are_refused_by_their_name() {
+    let Some(node) = start() else { return };
+    let refused = |domain: &str, code: &str, errno: &str| {
+        let run = node.shell(
+            domain,
+            &format!(
+                "python3 -c 'import os, errno, select\ntry:\n    {code}\n    print(\"done\")\nexcept OSError as error:\n    print(errno.errorcode[error.errno])'"
+            ),
+        );
+        assert_eq!(run.out.trim(), errno, "{code}: {run:?}");
+    };
+    let ctl = |line: &str| {
+        format!("fd = os.open(\"/srv/sync/ctl\", os.O_RDWR); os.write(fd, b\"{line}\\n\"); os.read(fd, 99)")
+    };
+    let push = |bytes: &str| {
+        format!("os.write(os.open(\"/srv/sync/queues/jobs\", os.O_WRONLY | os.O_CREAT), bytes({bytes}))")
+    };
+    refused("a", &push("32768"), "done");
+    refused("a", &push("32769"), "EFBIG");
+    refused("a", &push("10000000"), "EMSGSIZE");
+    assert!(status_of(&node, "queues/jobs").contains("items 1 of 1024"), "nothing of those is there");
+    for line in [
+        "parties barriers/../a 3",
+        "parties barriers/.. 3",
+        "parties barriers/a 0",
+        "parties barriers/a 257",
+        "parties barriers/a -1",
+        "parties queues/jobs 3",
+        "queue queues/a 0",
+        "queue queues/a 5000",
+        "queue queues/a 5 for-ever",
+        "queue barriers/a 5",
+        "parties barriers/a\\x00b 3",
+    ] {
+        refused("a", &ctl(line), "EINVAL");
+    }
+    refused("a", &ctl("queue queues/a/b 5"), "ENOTDIR");
+    assert_eq!(node.shell_ok("a", "ls /srv/sync/queues /srv/sync/barriers | grep -c ^a; true").trim(), "0");
+    refused("a", "os.open(\"/srv/sync/queues/jobs\", os.O_RDONLY)", "EINVAL");
+    refused("a", "os.write(os.open(\"/srv/sync/queues/jobs\", os.O_RDWR), b\"push\")", "EINVAL");
+    refused("a", "os.mkdir(\"/srv/sync/queues/folder\")", "EINVAL");
+    refused("c", "os.open(\"/srv/sync/queues/jobs\", os.O_WRONLY)", "EACCES");
+    refused("c", "os.open(\"/srv/sync/barriers/a\", os.O_WRONLY | os.O_CREAT)", "EACCES");
+    // As many wait as a domain may have streams open, and others are served meanwhile.
+    refused(
+        "a",
+        "os.write(os.open(\"/srv/sync/barriers/crowd\", os.O_WRONLY | os.O_CREAT), b\"256\")",
+        "done",
+    );
+    refused(
+        "a",
+        "crowd = [os.open(\"/srv/sync/barriers/crowd\", os.O_RDONLY) for _ in range(1000)]",
+        "EMFILE",
+    );
+    refused("b", "os.unlink(\"/srv/sync/barriers/crowd\")", "done");
+    // A queue has no more than the service has room for, and says so.
+    let fill = "import os, errno\nfd = os.open(\"/srv/sync/queues/jobs\", os.O_WRONLY)\nn = 0\ntry:\n    while True:\n        os.write(fd, bytes(32768))\n        n += 1\nexcept OSError as error: print(n, errno.errorcode[error.errno])";
+    let run = node.shell("a", &format!("python3 -c '{fill}'"));
+    let mut words = run.out.split_whitespace();
+    let count: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{run:?}"));
+    assert!((100..200).contains(&count) && words.next() == Some("EDQUOT"), "{run:?}");
+    node.finish();
+}
+
+#[test]
+fn people_wait_at_barriers_and_push_and_pop_items_by_commands() {
+    let Some(node) = start() else { return };
+    let unsaid = node.run(&["sync", "barrier", "phase", "--domain", "a"]);
+    assert!(unsaid.code == 1 && unsaid.err.contains("there is none"), "{unsaid:?}");
+    let mut other = Talk::start(&node, "b", "/run/tombolo/tombolo sync barrier phase --parties 2");
+    wait::until("it waits", || status_of(&node, "barriers/phase").contains("waiting 1 of 2"));
+    assert_eq!(node.ok(&["sync", "barrier", "phase", "--parties", "2", "--domain", "a"]), "1\n");
+    assert_eq!(other.says_number(), 1);
+    let late = node.run(&["sync", "barrier", "phase", "--timeout", "200ms", "--domain", "a"]);
+    assert!(late.code == 1 && late.err.contains("not within"), "{late:?}");
+    // Items.
+    node.ok(&["sync", "queue", "jobs", "--items", "2", "--durable", "--domain", "a"]);
+    node.ok(&["sync", "push", "jobs", "first", "--domain", "a"]);
+    node.shell_ok("a", "printf 'two\\nlines' | /run/tombolo/tombolo sync push jobs");
+    let full = node.run(&["sync", "push", "jobs", "--try", "third", "--domain", "b"]);
+    assert!(full.code == 1 && full.err.contains("it is full"), "{full:?}");
+    let rows = node.json(&["sync", "ls", "--domain", "c"]);
+    let queue = rows.as_array().and_then(|rows| rows.iter().find(|row| row["name"] == "queues/jobs"));
+    assert_eq!(
+        queue.map(|row| (row["items"].clone(), row["durable"].clone())),
+        Some((2.into(), true.into()))
+    );
+    let failed = node.run(&["sync", "pop", "jobs", "--domain", "a", "--", "sh", "-c", "cat; exit 3"]);
+    assert!(failed.code == 3 && failed.out == "first", "{failed:?}");
+    assert_eq!(node.ok(&["sync", "pop", "jobs", "--domain", "b"]), "first\n", "it came back");
+    assert_eq!(node.ok(&["sync", "pop", "jobs", "--domain", "b", "--", "cat"]), "two\nlines");
+    let empty = node.run(&["sync", "pop", "jobs", "--try", "--domain", "b"]);
+    assert!(empty.code == 1 && empty.err.contains("it is empty"), "{empty:?}");
+    let late = node.run(&["sync", "pop", "jobs", "--timeout", "200ms", "--domain", "b"]);
+    assert!(late.code == 1 && late.err.contains("not within"), "{late:?}");
     node.finish();
 }

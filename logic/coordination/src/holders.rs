@@ -1,4 +1,4 @@
-//! The holders of a lock, and those that wait for it.
+//! The holders of locks and items, and those that wait for them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -48,6 +48,14 @@ pub(crate) struct Holder {
     pub(crate) id: HolderId,
     pub(crate) token: u64,
     pub(crate) domain: String,
+}
+
+/// An item of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) value: Vec<u8>,
+    /// Whoever has it and is not done with it.
+    pub(crate) holder: Option<Holder>,
 }
 
 /// Somebody who waits for a lock.

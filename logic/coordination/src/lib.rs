@@ -1,4 +1,5 @@
-//! The decisions of a coordination service: its keys, the holders of locks and their order, and the records that are written.
+//! The decisions of a coordination service: its keys, the holders of locks and their order, barriers, queues and who has which item, and the records that
+//! are written.
 //! `docs/spec/coordination.md` has the rules.
 //!
 //! [`State`] is everything. It is changed at once, and says what is to be committed ([`State::take_commit`]); whoever runs it answers nobody before that
@@ -18,7 +19,7 @@ pub use holders::{Asked, Grant, HolderId, SessionId};
 pub use names::{Root, check_path, parent_of, root_of};
 pub use node::{Kind, Node};
 pub use record::{Commit, Head};
-pub use state::{Event, Expect, State};
+pub use state::{Event, Expect, Place, PushId, Pushed, State};
 
 use thiserror::Error;
 
@@ -36,6 +37,14 @@ pub const MAX_WAITERS_PER_LOCK: usize = 1024;
 pub const MAX_WAITERS: usize = 4096;
 /// Most holders of one semaphore at a time: all of them stand in one record, which has to fit into a packet.
 pub const MAX_HOLDERS: usize = 256;
+/// Most parties of a barrier, and most open files of one that have arrived, passed ones included: all of them stand in one record.
+pub const MAX_PARTIES: usize = MAX_HOLDERS;
+/// Most items of one queue: half of all names.
+pub const MAX_ITEMS: usize = MAX_NODES / 2;
+/// Items that fit into a queue of which nobody has said how many.
+pub const DEFAULT_ITEMS: u32 = 1024;
+/// Most pushes that wait for room, in all queues: each has a value with it, so 8 MiB of memory.
+pub const MAX_PUSHES: usize = 256;
 /// Most things that one session holds: each is one change when the session ends.
 pub const MAX_HELD: usize = 1024;
 
@@ -65,7 +74,7 @@ pub enum Refusal {
     )]
     LongValue,
     /// There is no room.
-    #[error("the service has {MAX_NODES} names, or {MAX_BYTES} bytes: remove some")]
+    #[error("the service has {MAX_NODES} names and items, or {MAX_BYTES} bytes: remove some")]
     Full,
     /// It is a folder.
     #[error("it is a folder")]

@@ -1,6 +1,6 @@
 //! Paths: a root, and names below it.
 
-use crate::{MAX_PATH_BYTES, Refusal};
+use crate::{Kind, MAX_PATH_BYTES, Refusal};
 
 /// The folders at the top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,11 +11,15 @@ pub enum Root {
     Locks,
     /// Counting semaphores.
     Semaphores,
+    /// Barriers.
+    Barriers,
+    /// Queues of items.
+    Queues,
 }
 
 impl Root {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Keys, Self::Locks, Self::Semaphores];
+    pub const ALL: [Self; 5] = [Self::Keys, Self::Locks, Self::Semaphores, Self::Barriers, Self::Queues];
 
     /// The name of its folder.
     #[must_use]
@@ -24,6 +28,19 @@ impl Root {
             Self::Keys => "kv",
             Self::Locks => "locks",
             Self::Semaphores => "semaphores",
+            Self::Barriers => "barriers",
+            Self::Queues => "queues",
+        }
+    }
+
+    /// The kind of what is made in its folder by opening a new file.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Keys => Kind::Key,
+            Self::Locks | Self::Semaphores => Kind::Lock,
+            Self::Barriers => Kind::Barrier,
+            Self::Queues => Kind::Queue,
         }
     }
 }
@@ -61,8 +78,8 @@ pub fn check_path(path: &str) -> Result<Root, Refusal> {
     match root {
         _ if names == 0 => Err(Refusal::IsFolder),
         Root::Keys => Ok(root),
-        Root::Locks | Root::Semaphores if names == 1 => Ok(root),
-        Root::Locks | Root::Semaphores => Err(Refusal::NotFolder),
+        _ if names == 1 => Ok(root),
+        _ => Err(Refusal::NotFolder),
     }
 }
 
@@ -88,6 +105,8 @@ mod tests {
             ("kv", Refusal::IsFolder),
             ("else/a", Refusal::Missing),
             ("locks/a/b", Refusal::NotFolder),
+            ("queues/a/0000000000000001", Refusal::NotFolder),
+            ("barriers/..", Refusal::Name),
             (long.as_str(), Refusal::LongPath),
         ];
         for (path, refusal) in wrong {

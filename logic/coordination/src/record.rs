@@ -1,6 +1,6 @@
 //! The records that are written: one for each node, and the head.
 
-use crate::holders::{Holder, HolderId};
+use crate::holders::{Holder, HolderId, Item};
 use crate::node::{Kind, Node};
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,18 @@ struct Line {
     count: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     holders: Vec<Holder>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    generation: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    durable: bool,
+}
+
+/// An item of a queue before its bytes, as a line of JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ItemLine {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    holder: Option<Holder>,
 }
 
 fn one() -> u32 {
@@ -75,7 +87,26 @@ fn is_one(count: &u32) -> bool {
     *count == 1
 }
 
-/// Keys of records begin with it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Keys of the records of items begin with it.
+const ITEM_PREFIX: &str = "q/";
+
+/// The key of the record of an item.
+pub(crate) fn item_key(path: &str, number: u64) -> String {
+    format!("{ITEM_PREFIX}{path}/{number:016x}")
+}
+
+/// The queue and the number of the item whose record has this key.
+pub(crate) fn item_of(key: &str) -> Option<(&str, u64)> {
+    let (path, number) = key.strip_prefix(ITEM_PREFIX)?.rsplit_once('/')?;
+    Some((path, u64::from_str_radix(number, 16).ok()?))
+}
+
+/// Keys of the records of nodes begin with it.
 pub(crate) const KEY_PREFIX: &str = "n/";
 
 pub(crate) fn encode(node: &Node) -> Vec<u8> {
@@ -86,18 +117,38 @@ pub(crate) fn encode(node: &Node) -> Vec<u8> {
         owner: node.owner,
         count: node.count,
         holders: node.holders.clone(),
+        generation: node.generation,
+        durable: node.durable,
     };
-    let mut bytes = serde_json::to_vec(&line).unwrap_or_else(|_| unreachable!("numbers and words are JSON"));
+    with_line(&line, &node.value)
+}
+
+pub(crate) fn encode_item(item: &Item) -> Vec<u8> {
+    with_line(&ItemLine { holder: item.holder.clone() }, &item.value)
+}
+
+pub(crate) fn decode_item(bytes: &[u8]) -> Result<Item, String> {
+    let (line, value) = split(bytes)?;
+    let ItemLine { holder } = serde_json::from_slice(line).map_err(|e| e.to_string())?;
+    Ok(Item { value, holder })
+}
+
+fn with_line(line: &impl Serialize, value: &[u8]) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(line).unwrap_or_else(|_| unreachable!("numbers and words are JSON"));
     bytes.push(b'\n');
-    bytes.extend_from_slice(&node.value);
+    bytes.extend_from_slice(value);
     bytes
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Node, String> {
+fn split(bytes: &[u8]) -> Result<(&[u8], Vec<u8>), String> {
     let end = bytes.iter().position(|&byte| byte == b'\n').ok_or("a record has no first line")?;
     let (line, value) = bytes.split_at(end);
+    Ok((line, value.get(1..).unwrap_or_default().to_vec()))
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<Node, String> {
+    let (line, value) = split(bytes)?;
     let line: Line = serde_json::from_slice(line).map_err(|e| e.to_string())?;
-    let value = value.get(1..).unwrap_or_default().to_vec();
-    let Line { kind, serial, revision, owner, count, holders } = line;
-    Ok(Node { kind, serial, revision, value, owner, count, holders })
+    let Line { kind, serial, revision, owner, count, holders, generation, durable } = line;
+    Ok(Node { kind, serial, revision, value, owner, count, generation, durable, holders })
 }

@@ -1,5 +1,11 @@
 //! Everything that a coordination service knows, and how it changes.
 
+mod barriers;
+mod queues;
+
+pub use barriers::Place;
+pub use queues::{PushId, Pushed};
+
 use crate::holders::{Asked, Grant, Holder, HolderId, SessionId, Waiter};
 use crate::names::{Root, check_path, parent_of, root_of};
 use crate::node::{Kind, Node};
@@ -7,6 +13,7 @@ use crate::record::{self, Commit, FORMAT, Head, KEY_PREFIX};
 use crate::{
     MAX_BYTES, MAX_HELD, MAX_HOLDERS, MAX_NODES, MAX_VALUE_BYTES, MAX_WAITERS, MAX_WAITERS_PER_LOCK, Refusal,
 };
+use queues::Queue;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Numbers of nodes are below this.
@@ -45,12 +52,24 @@ pub struct State {
     held: BTreeMap<HolderId, BTreeSet<String>>,
     /// Holders that are not heard of, and until when they have what they have, in ms.
     orphans: BTreeMap<HolderId, u64>,
+    /// The sessions that are to be told of their barrier.
+    arrivals: BTreeMap<HolderId, SessionId>,
+    /// The items of each queue.
+    queues: BTreeMap<String, Queue>,
+    /// How many items there are in all queues.
+    items: usize,
+    /// How many items this server has numbered.
+    numbered: u64,
     /// Paths of nodes that are not written down as they are.
     dirty: BTreeSet<String>,
+    /// Queues and numbers of items that are not written down as they are.
+    dirty_items: BTreeSet<(String, u64)>,
     /// Whether the head is to be written although no node is.
     begins: bool,
     events: Vec<Event>,
     grants: Vec<Grant>,
+    broken: Vec<SessionId>,
+    pushed: Vec<(PushId, Result<(), Refusal>)>,
 }
 
 impl State {
@@ -78,12 +97,26 @@ impl State {
             waiting: BTreeMap::new(),
             held: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            items: 0,
+            numbered: 0,
             dirty: BTreeSet::new(),
+            dirty_items: BTreeSet::new(),
             begins: true,
             events: Vec::new(),
             grants: Vec::new(),
+            broken: Vec::new(),
+            pushed: Vec::new(),
         };
+        let mut items = Vec::new();
         for (key, bytes) in records {
+            if let Some((path, number)) = record::item_of(&key) {
+                let item =
+                    record::decode_item(&bytes).map_err(|what| format!("the record {key:?}: {what}"))?;
+                items.push((path.to_owned(), number, item));
+                continue;
+            }
             let path = key.strip_prefix(KEY_PREFIX).unwrap_or_default();
             if check_path(path).is_err() {
                 return Err(format!("the record {key:?} has no path"));
@@ -97,6 +130,9 @@ impl State {
             state.bytes += path.len() + node.value.len();
             state.serials.insert(node.serial, path.to_owned());
             state.nodes.insert(path.to_owned(), node);
+        }
+        for (path, number, item) in items {
+            state.load_item(path, number, item, grace_until);
         }
         Ok(state)
     }
@@ -147,10 +183,10 @@ impl State {
         from.map(|(path, node)| (path.as_str(), node))
     }
 
-    /// How many nodes there are, and bytes of paths and values.
+    /// How many nodes and items there are, and bytes of paths and values.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
-        (self.nodes.len(), self.bytes)
+        (self.nodes.len() + self.items, self.bytes)
     }
 
     /// How many wait for a lock.
@@ -162,19 +198,16 @@ impl State {
     /// How many wait for anything.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.values().map(VecDeque::len).sum()
+        self.waiting.values().map(VecDeque::len).sum::<usize>() + self.arrivals.len()
     }
 
-    /// Makes a folder, an empty key, or a lock that nobody holds.
+    /// Makes a folder, an empty key, or a lock, barrier or queue of which nobody has anything.
     ///
     /// # Errors
     /// [`Refusal`].
     pub fn make(&mut self, path: &str, kind: Kind) -> Result<&Node, Refusal> {
         let root = check_path(path)?;
-        let fits = match root {
-            Root::Keys => kind != Kind::Lock,
-            Root::Locks | Root::Semaphores => kind == Kind::Lock,
-        };
+        let fits = kind == root.kind() || root == Root::Keys && kind == Kind::Folder;
         if !fits {
             return Err(Refusal::Unfit);
         }
@@ -257,7 +290,7 @@ impl State {
         Ok(revision)
     }
 
-    /// Takes something away: a key, an empty folder, a lock that nobody holds or waits for.
+    /// Takes something away: a key, an empty folder, an empty queue, and a lock or barrier that nobody holds or waits for.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -273,7 +306,9 @@ impl State {
             Kind::Lock if !node.holders.is_empty() || self.waiting_for(path) > 0 => {
                 return Err(Refusal::Busy);
             }
-            Kind::Folder | Kind::Key | Kind::Lock => {}
+            Kind::Barrier if node.arrived().next().is_some() => return Err(Refusal::Busy),
+            Kind::Queue if self.is_in_use(path) => return Err(Refusal::Busy),
+            Kind::Folder | Kind::Key | Kind::Lock | Kind::Barrier | Kind::Queue => {}
         }
         Ok(self.take_away(path))
     }
@@ -391,29 +426,40 @@ impl State {
 
     /// Takes the records that are to be written: as many as fit into so many changes and bytes. `None`: nothing.
     pub fn take_commit(&mut self, most: usize, bytes: usize) -> Option<Commit> {
-        if self.dirty.is_empty() && !self.begins {
+        if self.unwritten() == 0 && !self.begins {
             return None;
         }
         let (mut changes, mut used) = (Vec::new(), 0);
-        while let Some(path) = self.dirty.first().cloned() {
-            let value = self.nodes.get(&path).map(record::encode);
-            let cost = 2 * KEY_PREFIX.len() + path.len() + value.as_ref().map_or(0, Vec::len) + 16;
+        while let Some((key, value)) = self.first_dirty() {
+            let cost = key.len() + value.as_ref().map_or(0, Vec::len) + 16;
             if !changes.is_empty() && (changes.len() == most || used + cost > bytes) {
                 break;
             }
             used += cost;
-            self.dirty.remove(&path);
-            changes.push((format!("{KEY_PREFIX}{path}"), value));
+            if self.dirty.pop_first().is_none() {
+                self.dirty_items.pop_first();
+            }
+            changes.push((key, value));
         }
         self.begins = false;
         self.head.commits += 1;
-        Some(Commit { head: self.head.encode(), changes, whole: self.dirty.is_empty() })
+        Some(Commit { head: self.head.encode(), changes, whole: self.unwritten() == 0 })
     }
 
-    /// How many nodes are to be written.
+    /// The record that is to be written first: nodes, then items.
+    fn first_dirty(&self) -> Option<(String, Option<Vec<u8>>)> {
+        if let Some(path) = self.dirty.first() {
+            return Some((format!("{KEY_PREFIX}{path}"), self.nodes.get(path).map(record::encode)));
+        }
+        let (path, number) = self.dirty_items.first()?;
+        let item = self.queues.get(path).and_then(|queue| queue.items.get(number));
+        Some((record::item_key(path, *number), item.map(record::encode_item)))
+    }
+
+    /// How many nodes and items are to be written.
     #[must_use]
     pub fn unwritten(&self) -> usize {
-        self.dirty.len()
+        self.dirty.len() + self.dirty_items.len()
     }
 
     /// Takes the changes since this was called last.
@@ -462,7 +508,7 @@ impl State {
 
     fn room_for(&self, nodes: usize, bytes: usize) -> Result<(), Refusal> {
         let full =
-            nodes > 0 && self.nodes.len() + nodes > MAX_NODES || bytes > 0 && self.bytes + bytes > MAX_BYTES;
+            nodes > 0 && self.size().0 + nodes > MAX_NODES || bytes > 0 && self.bytes + bytes > MAX_BYTES;
         if full { Err(Refusal::Full) } else { Ok(()) }
     }
 
@@ -476,10 +522,11 @@ impl State {
         if let Some(node) = self.nodes.remove(path) {
             self.bytes -= path.len() + node.value.len();
             self.serials.remove(&node.serial);
-            if let Some(owner) = node.owner {
-                self.has_no_more(owner, path);
+            for id in node.holders.iter().map(|holder| holder.id).chain(node.owner) {
+                self.has_no_more(id, path);
             }
         }
+        self.queues.remove(path);
         self.dirty.insert(path.to_owned());
         self.tell(revision, format!("rm {path}"));
         revision
@@ -508,10 +555,13 @@ impl State {
 
     /// Gives back one thing that a holder had, of which [`State::held`] says nothing any more.
     fn give_back(&mut self, path: &str, id: HolderId) {
-        let Some(node) = self.nodes.get_mut(path) else { return };
+        let Some(node) = self.nodes.get_mut(path) else { return self.return_item(path, id) };
         if node.owner == Some(id) {
             self.take_away(path);
             return;
+        }
+        if node.kind == Kind::Barrier {
+            return self.leave_barrier(path, id);
         }
         let before = node.holders.len();
         node.holders.retain(|holder| holder.id != id);
@@ -546,6 +596,7 @@ impl State {
             queue.retain(|waiter| waiter.session != session);
             !queue.is_empty()
         });
+        self.arrivals.retain(|_, waiting| *waiting != session);
         // Who was granted something and has not been told it holds it, and gives it back as any holder.
         self.grants.retain(|grant| grant.session != session);
     }

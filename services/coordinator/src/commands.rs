@@ -2,7 +2,7 @@
 
 use crate::coordinator::{Coordinator, Outcome, errno_of, holder};
 use crate::sessions::{Session, What};
-use coordination::{Expect, HolderId, Kind, Root, check_path};
+use coordination::{Expect, HolderId, Kind, Node, Refusal, Root, State, check_path, root_of};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use session::ReplyTo;
@@ -19,6 +19,8 @@ pub(crate) enum Command<'l> {
     List { prefix: &'l str },
     Who { path: &'l str },
     Count { path: &'l str, count: u32 },
+    Parties { path: &'l str, parties: u32 },
+    Queue { path: &'l str, items: u32, durable: bool },
 }
 
 /// Reads a line.
@@ -57,6 +59,19 @@ pub(crate) fn command(line: &str) -> Option<Command<'_>> {
             let (path, count) = rest.split_once(' ')?;
             Command::Count { path, count: count.parse().ok()? }
         }
+        "parties" => {
+            let (path, parties) = rest.split_once(' ')?;
+            Command::Parties { path, parties: parties.parse().ok()? }
+        }
+        "queue" => {
+            let (path, rest) = rest.split_once(' ')?;
+            let (items, durable) = match rest.split_once(' ') {
+                Some((items, "durable")) => (items, true),
+                Some(_) => return None,
+                None => (rest, false),
+            };
+            Command::Queue { path, items: items.parse().ok()?, durable }
+        }
         _ => return None,
     })
 }
@@ -83,6 +98,8 @@ impl Coordinator {
         match self.state().and_then(|state| state.node(&path)).map(|node| node.kind) {
             Some(Kind::Key) => self.open_key(to, info.flags),
             Some(Kind::Lock) => self.open_lock(to, path, info),
+            Some(Kind::Barrier) => self.open_barrier(to, path, info),
+            Some(Kind::Queue) => self.open_queue(to, path, info),
             Some(Kind::Folder) | None => self.answer(to, Err(Errno::ISDIR)),
         }
     }
@@ -119,9 +136,41 @@ impl Coordinator {
                 };
                 self.answer(to, answer);
             }
-            // A lock takes no words.
-            _ => self.answer(to, Err(Errno::INVAL)),
+            _ => self.write_file(to, payload),
         }
+    }
+
+    /// What is written to a file below a folder. A lock takes no words.
+    fn write_file(&mut self, to: ReplyTo, payload: &[u8]) {
+        let answer = match self.sessions.get(&(to.link, to.session)).map(|session| &session.what) {
+            Some(What::Producer { .. }) => return self.push(to, payload),
+            Some(What::Consumer(_)) => self.done(to, payload),
+            Some(What::Idle) => match self.path_of(to.file) {
+                Ok(path) if root_of(&path) == Some(Root::Barriers) => self.set_parties(&path, payload),
+                Ok(_) => Err(Errno::INVAL),
+                Err(errno) => Err(errno),
+            },
+            _ => Err(Errno::INVAL),
+        };
+        self.answer(to, answer);
+    }
+
+    /// Changes what a semaphore, barrier or queue is like, which is made where there is none.
+    fn shape(
+        &mut self,
+        path: &str,
+        shape: impl FnOnce(&mut State) -> Result<u64, Refusal>,
+    ) -> Result<Vec<u8>, Errno> {
+        let root = check_path(path).map_err(errno_of)?;
+        let revision = self.decide(|state| {
+            if state.node(path).is_some() {
+                return shape(state);
+            }
+            state.make(path, root.kind())?;
+            // What can't be as it is said is not there afterwards.
+            shape(state).or_else(|refusal| state.remove(path, Expect::Anything).and(Err(refusal)))
+        })?;
+        Ok(format!("{revision}\n").into_bytes())
     }
 
     fn obey(&mut self, to: ReplyTo, command: &Command<'_>) -> Result<Vec<u8>, Errno> {
@@ -137,7 +186,7 @@ impl Coordinator {
                         Ok(answer)
                     }
                     Kind::Folder => Err(Errno::ISDIR),
-                    Kind::Lock => Err(Errno::INVAL),
+                    Kind::Lock | Kind::Barrier | Kind::Queue => Err(Errno::INVAL),
                 }
             }
             Command::Put { path, value, expect, leased } => {
@@ -147,15 +196,10 @@ impl Coordinator {
             Command::Remove { path, expect } => self.decide(|state| state.remove(path, expect)).map(line),
             Command::List { prefix } => self.listing(prefix),
             Command::Who { path } => self.who(path),
-            Command::Count { path, count } => {
-                check_path(path).map_err(errno_of)?;
-                self.decide(|state| {
-                    if state.node(path).is_none() {
-                        state.make(path, Kind::Lock)?;
-                    }
-                    state.set_count(path, count)
-                })
-                .map(line)
+            Command::Count { path, count } => self.shape(path, |state| state.set_count(path, count)),
+            Command::Parties { path, parties } => self.shape(path, |state| state.set_parties(path, parties)),
+            Command::Queue { path, items, durable } => {
+                self.shape(path, |state| state.set_queue(path, items, durable))
             }
         }
     }
@@ -193,10 +237,25 @@ impl Coordinator {
     fn who(&self, path: &str) -> Result<Vec<u8>, Errno> {
         let state = self.state().ok_or(Errno::AGAIN)?;
         let node = state.node(path).ok_or(Errno::NOENT)?;
-        if node.kind != Kind::Lock {
-            return Err(Errno::INVAL);
-        }
         let mut text = String::new();
+        match node.kind {
+            Kind::Lock => {}
+            Kind::Barrier => {
+                for domain in node.awaited_in() {
+                    let _always = writeln!(text, "waits {domain}");
+                }
+                let _always = writeln!(text, "generation {} parties {}", node.generation, node.count);
+                return Ok(text.into_bytes());
+            }
+            Kind::Queue => {
+                for (number, domain) in state.given(path) {
+                    let _always = writeln!(text, "given {number} {domain}");
+                }
+                let _always = writeln!(text, "waiting {}", state.waiting_for(path));
+                return Ok(text.into_bytes());
+            }
+            Kind::Key | Kind::Folder => return Err(Errno::INVAL),
+        }
         for (token, domain) in node.held_by() {
             let _always = writeln!(text, "held {token} {domain}");
         }
@@ -216,13 +275,10 @@ impl Coordinator {
             state.waiting(),
             coordination::MAX_WAITERS,
         );
-        for root in [Root::Locks, Root::Semaphores] {
+        for root in [Root::Locks, Root::Semaphores, Root::Barriers, Root::Queues] {
             for (name, node) in state.children(root.as_str()) {
-                let held: Vec<String> =
-                    node.held_by().map(|(token, domain)| format!("{domain}:{token}")).collect();
-                let waiting = state.waiting_for(&format!("{}/{name}", root.as_str()));
-                let _always =
-                    writeln!(text, "{}/{name} held {} waiting {waiting}", root.as_str(), held.join(","));
+                let path = format!("{}/{name}", root.as_str());
+                let _always = writeln!(text, "{path} {}", in_short(state, &path, node));
                 if text.len() > MAX_ANSWER_BYTES / 2 {
                     text.push_str("...\n");
                     return text.into_bytes();
@@ -230,5 +286,25 @@ impl Coordinator {
             }
         }
         text.into_bytes()
+    }
+}
+
+/// A line of `status` about a lock, semaphore, barrier or queue, without its path.
+fn in_short(state: &State, path: &str, node: &Node) -> String {
+    match node.kind {
+        Kind::Barrier => {
+            let waiting = node.awaited_in().count();
+            format!("generation {} waiting {waiting} of {}", node.generation, node.count)
+        }
+        Kind::Queue => {
+            let ((items, given, pushes), waiting) = (state.queue_of(path), state.waiting_for(path));
+            let kept = if node.durable { "durable" } else { "volatile" };
+            format!("items {items} of {} given {given} waiting {waiting} pushing {pushes} {kept}", node.count)
+        }
+        Kind::Lock | Kind::Key | Kind::Folder => {
+            let held: Vec<String> =
+                node.held_by().map(|(token, domain)| format!("{domain}:{token}")).collect();
+            format!("held {} waiting {}", held.join(","), state.waiting_for(path))
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::history::History;
 use crate::sessions::{Session, What};
 use crate::store::{Heard, Store};
-use coordination::{Commit, Event, HolderId, Refusal, SessionId, State};
+use coordination::{Commit, Event, HolderId, PushId, Refusal, SessionId, State};
 use rustix::io::Errno;
 use session::{Context, LinkId, ReplyTo};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -30,7 +30,7 @@ pub(crate) enum Outcome {
     Seal(LinkId, u64, Vec<u8>),
     /// Nothing more is read of a stream, but this.
     End(LinkId, u64, Errno),
-    /// Somebody has a lock.
+    /// Somebody has a lock or an item, or has passed a barrier.
     Granted(SessionId, u64),
 }
 
@@ -66,6 +66,9 @@ pub(crate) struct Coordinator {
     pub(crate) sessions: BTreeMap<(LinkId, u64), Session>,
     pub(crate) places: HashMap<SessionId, (LinkId, u64)>,
     last_session: u64,
+    /// Pushes that wait for room.
+    pub(crate) pushes: BTreeMap<PushId, ReplyTo>,
+    pub(crate) last_push: u64,
     early: VecDeque<Early>,
     pending: Vec<Outcome>,
     /// The outcomes of the commit that is under way, for when it is made.
@@ -89,6 +92,8 @@ impl Coordinator {
             sessions: BTreeMap::new(),
             places: HashMap::new(),
             last_session: 0,
+            pushes: BTreeMap::new(),
+            last_push: 0,
             early: VecDeque::new(),
             pending: Vec::new(),
             under_way: Vec::new(),
@@ -232,6 +237,7 @@ impl Coordinator {
     pub(crate) fn lose(&mut self, ctx: &mut dyn Context, link: LinkId) {
         self.links.remove(&link);
         self.early.retain(|early| early.to().link != link);
+        self.forget_pushes(|to| to.link == link);
         let until = self.now_ms(ctx.now()) + self.grace_ms;
         let lost: Vec<(LinkId, u64)> =
             self.sessions.range((link, 0)..=(link, u64::MAX)).map(|(key, _)| *key).collect();
@@ -334,6 +340,14 @@ impl Coordinator {
         for grant in state.take_grants() {
             self.pending.push(Outcome::Granted(grant.session, grant.token));
         }
+        let (broken, pushed) = (state.take_broken(), state.take_pushed());
+        for session in broken {
+            if let Some(&(link, number)) = self.places.get(&session) {
+                self.end_barrier(link, number, Errno::CANCELED);
+            }
+        }
+        self.pushed(pushed);
+        let Some(state) = &mut self.state else { return };
         if self.committing.is_some() {
             return;
         }

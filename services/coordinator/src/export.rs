@@ -26,6 +26,8 @@ pub(crate) fn number(root: Root) -> u32 {
         Root::Keys => file::KV,
         Root::Locks => file::LOCKS,
         Root::Semaphores => file::SEMAPHORES,
+        Root::Barriers => file::BARRIERS,
+        Root::Queues => file::QUEUES,
     }
 }
 
@@ -40,6 +42,8 @@ impl Service for Coordinator {
             folder(Root::Keys, verb::OBSERVE),
             folder(Root::Locks, verb::COORDINATE),
             folder(Root::Semaphores, verb::COORDINATE),
+            folder(Root::Barriers, verb::COORDINATE),
+            folder(Root::Queues, verb::COORDINATE),
             shown(file::CTL, "ctl", 0o666, Behaviour::Session, false, verb::COORDINATE),
             shown(file::WATCH, "watch", 0o666, Behaviour::Stream, true, verb::OBSERVE),
             shown(file::STATUS, "status", 0o444, Behaviour::Text, true, verb::OBSERVE),
@@ -76,11 +80,15 @@ impl Service for Coordinator {
     }
 
     fn credit(&mut self, ctx: &mut dyn Context, link: LinkId, session: u64) {
+        self.arrive(link, session);
+        self.ask_for_item(link, session);
         self.send_to(ctx, link, session);
+        self.flush(ctx);
     }
 
-    fn cancel(&mut self, _: &mut dyn Context, _: LinkId, _: u64) {
-        // What was decided stays decided; its answer is dropped by the loop.
+    fn cancel(&mut self, _: &mut dyn Context, link: LinkId, tag: u64) {
+        // What was decided stays decided; its answer is dropped by the loop. A push that waits for room was not.
+        self.forget_pushes(|to| (to.link, to.tag) == (link, tag));
     }
 
     fn close(&mut self, ctx: &mut dyn Context, link: LinkId, session: u64) {

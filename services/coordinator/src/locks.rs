@@ -78,11 +78,14 @@ impl Coordinator {
         }
     }
 
-    /// A lock is held, and that is committed.
+    /// A lock is held, a barrier passed, or an item taken, and that is committed.
     pub(crate) fn granted(&mut self, ctx: &mut dyn Context, session: SessionId, token: u64) {
         let Some(&(link, number)) = self.places.get(&session) else { return };
-        if let Some(Session { what: What::Lock(open), .. }) = self.sessions.get_mut(&(link, number)) {
-            open.token = Some(token);
+        match self.sessions.get_mut(&(link, number)).map(|session| &mut session.what) {
+            Some(What::Lock(open)) => open.token = Some(token),
+            Some(What::Barrier(open)) => open.passed = Some(token),
+            Some(What::Consumer(open)) => open.item = Some(token),
+            _ => {}
         }
         self.send_to(ctx, link, number);
     }

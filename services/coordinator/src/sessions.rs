@@ -26,6 +26,16 @@ pub(crate) enum What {
     },
     /// `watch`.
     Watch(OpenWatch),
+    /// A barrier, for reading.
+    Barrier(OpenBarrier),
+    /// A queue, for writing alone.
+    Producer {
+        path: String,
+        /// Whether a push fails where there is no room.
+        nonblock: bool,
+    },
+    /// A queue, for reading and writing.
+    Consumer(OpenQueue),
 }
 
 /// A key that is open.
@@ -50,6 +60,28 @@ pub(crate) struct OpenLock {
     /// Where it is held.
     pub(crate) token: Option<u64>,
     /// Whether the reader has been sent the token.
+    pub(crate) told: bool,
+}
+
+/// A barrier that is open for reading.
+#[derive(Debug)]
+pub(crate) struct OpenBarrier {
+    pub(crate) path: String,
+    /// Whether it has arrived: it does so once.
+    pub(crate) arrived: bool,
+    /// The generation that it has passed and has not been told of.
+    pub(crate) passed: Option<u64>,
+}
+
+/// A queue that is open for reading and writing.
+#[derive(Debug)]
+pub(crate) struct OpenQueue {
+    pub(crate) path: String,
+    /// Whether it stands in line, or has an item.
+    pub(crate) asked: bool,
+    /// The item that it has, by number.
+    pub(crate) item: Option<u64>,
+    /// Whether the reader has been sent the item.
     pub(crate) told: bool,
 }
 

@@ -18,13 +18,14 @@ pub(crate) fn described(root: Root, node: &Node) -> Described {
     let (behaviour, mode) = match node.kind {
         NodeKind::Folder => (Behaviour::Folder, 0o777),
         NodeKind::Key => (Behaviour::Random, 0o666),
-        NodeKind::Lock => (Behaviour::Stream, 0o666),
+        NodeKind::Lock | NodeKind::Barrier | NodeKind::Queue => (Behaviour::Stream, 0o666),
     };
     Described {
         number: below(number(root), node.serial).unwrap_or(0),
         behaviour,
-        // A waiter whose server died asks the next one. A write that may have been made is not made again: another one may have come after it.
-        idempotent: node.kind != NodeKind::Key,
+        // A waiter whose server died asks the next one. A write that may have been made is not made again: another one may have come after it, or an
+        // item would be there twice.
+        idempotent: !matches!(node.kind, NodeKind::Key | NodeKind::Queue),
         mode,
         links: if node.kind == NodeKind::Folder { 2 } else { 1 },
         size: node.value.len() as u64,
@@ -122,10 +123,10 @@ impl Coordinator {
         let folder_is = |is: bool| move |node: &Node| (node.kind == NodeKind::Folder) == is;
         match change.operation {
             Operation::Create => {
-                let kind = if root == Root::Keys { NodeKind::Key } else { NodeKind::Lock };
+                let kind = root.kind();
                 let there = self.state().and_then(|state| state.node(&path)).map(|node| node.kind);
                 // Of two that open a new lock at once, both have it made; a key may be one that must not be there.
-                if kind == NodeKind::Lock && there == Some(kind) {
+                if kind != NodeKind::Key && there == Some(kind) {
                     return self.describe(&path);
                 }
                 self.decide(|state| {

@@ -62,6 +62,8 @@ impl Coordinator {
     /// Sends the reader of a stream what there is, as far as its credit goes.
     pub(crate) fn send_to(&mut self, ctx: &mut dyn Context, link: LinkId, number: u64) {
         self.tell_token(ctx, link, number);
+        self.tell_generation(ctx, link, number);
+        self.tell_item(ctx, link, number);
         let Some(Session { what: What::Watch(open), .. }) = self.sessions.get_mut(&(link, number)) else {
             return;
         };

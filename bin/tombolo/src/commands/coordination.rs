@@ -1,8 +1,9 @@
-//! `tombolo kv` and `tombolo sync`: keys, locks and semaphores of a distributed container, for people. A program uses the files themselves.
+//! `tombolo kv` and `tombolo sync`: keys, locks, semaphores, barriers and queues of a distributed container, for people. A program uses the files themselves.
 
 mod keys;
 mod locks;
 mod service;
+mod together;
 
 use super::endpoint::from_node::{Where, where_to};
 use super::look::encoded;
@@ -80,7 +81,7 @@ pub enum KvCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum SyncCommand {
-    /// List locks and semaphores: who holds them, and how many wait
+    /// List locks, semaphores, barriers and queues: who holds them, and how many wait
     Ls {
         #[command(flatten)]
         of: OfArgs,
@@ -101,6 +102,61 @@ pub enum SyncCommand {
         #[command(flatten)]
         of: OfArgs,
         /// The command, in the domain, with the token in TOMBOLO_TOKEN; its exit code is this one's
+        #[arg(last = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+    /// Wait at a barrier until enough are there, and print its generation
+    Barrier {
+        /// The barrier
+        name: String,
+        /// How many pass together; makes the barrier where there is none
+        #[arg(long, value_name = "COUNT")]
+        parties: Option<u32>,
+        /// How long to wait: 200ms, 10s, 5m (default: for ever). Who gives up breaks it for all who wait
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        timeout: Option<Duration>,
+        #[command(flatten)]
+        of: OfArgs,
+    },
+    /// Make a queue, or change how many items it has room for
+    Queue {
+        /// The queue
+        name: String,
+        /// Items that it has room for, 4096 at the most
+        #[arg(long, value_name = "COUNT", default_value_t = 1024)]
+        items: u32,
+        /// Its items outlive the server of the service
+        #[arg(long)]
+        durable: bool,
+        #[command(flatten)]
+        of: OfArgs,
+    },
+    /// Put an item into a queue
+    Push {
+        /// The queue; made where there is none
+        name: String,
+        /// The item (default: the standard input)
+        #[arg(allow_hyphen_values = true)]
+        item: Option<String>,
+        /// Fail at once where the queue is full
+        #[arg(long = "try")]
+        only_try: bool,
+        #[command(flatten)]
+        of: OfArgs,
+    },
+    /// Take an item out of a queue and print it, or have a command deal with it
+    Pop {
+        /// The queue
+        name: String,
+        /// Fail at once where the queue is empty
+        #[arg(long = "try", conflicts_with = "timeout")]
+        only_try: bool,
+        /// How long to wait for an item: 200ms, 10s, 5m (default: for ever)
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        timeout: Option<Duration>,
+        #[command(flatten)]
+        of: OfArgs,
+        /// The command, in the domain, with the item as its standard input; where it fails, the item goes back. Its exit code is this one's
         #[arg(last = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
@@ -131,9 +187,13 @@ pub fn kv(place: &PlaceArgs, command: &KvCommand) -> Result<(), Failure> {
 
 /// `tombolo sync`.
 pub fn sync(place: &PlaceArgs, command: &SyncCommand) -> Result<(), Failure> {
-    let (SyncCommand::Ls { of } | SyncCommand::Lock { of, .. }) = command;
+    let of = command.of();
     if where_to(&of.domain) == Where::Here {
-        return locks::run(command, &service::Folder::find(of.service.as_deref())?);
+        let folder = service::Folder::find(of.service.as_deref())?;
+        return match command {
+            SyncCommand::Ls { .. } | SyncCommand::Lock { .. } => locks::run(command, &folder),
+            _ => together::run(command, &folder),
+        };
     }
     in_domain(place, of, command.words())
 }
@@ -221,6 +281,17 @@ impl KvCommand {
 }
 
 impl SyncCommand {
+    fn of(&self) -> &OfArgs {
+        match self {
+            Self::Ls { of }
+            | Self::Lock { of, .. }
+            | Self::Barrier { of, .. }
+            | Self::Queue { of, .. }
+            | Self::Push { of, .. }
+            | Self::Pop { of, .. } => of,
+        }
+    }
+
     fn words(&self) -> Vec<String> {
         match self {
             Self::Ls { of } => [vec!["sync".to_owned(), "ls".to_owned()], of.words()].concat(),
@@ -228,17 +299,57 @@ impl SyncCommand {
                 let mut words = vec!["sync".to_owned(), "lock".to_owned()];
                 words.extend(of.words());
                 words.extend(semaphore.then(|| "--semaphore".to_owned()));
-                words.extend(only_try.then(|| "--try".to_owned()));
-                words.extend(timeout.map(|time| format!("--timeout={}ms", time.as_millis())));
+                words.extend(tried(*only_try, *timeout));
                 words.push(name.clone());
-                if !command.is_empty() {
-                    words.push("--".to_owned());
-                    words.extend(command.iter().cloned());
-                }
+                words.extend(after_dashes(command));
+                words
+            }
+            Self::Barrier { name, parties, timeout, of } => {
+                let mut words = vec!["sync".to_owned(), "barrier".to_owned()];
+                words.extend(of.words());
+                words.extend(parties.map(|parties| format!("--parties={parties}")));
+                words.extend(tried(false, *timeout));
+                words.push(name.clone());
+                words
+            }
+            Self::Queue { name, items, durable, of } => {
+                let mut words = vec!["sync".to_owned(), "queue".to_owned()];
+                words.extend(of.words());
+                words.push(format!("--items={items}"));
+                words.extend(durable.then(|| "--durable".to_owned()));
+                words.push(name.clone());
+                words
+            }
+            Self::Push { name, item, only_try, of } => {
+                let mut words = vec!["sync".to_owned(), "push".to_owned()];
+                words.extend(of.words());
+                words.extend(tried(*only_try, None));
+                words.extend(["--".to_owned(), name.clone()]);
+                words.extend(item.clone());
+                words
+            }
+            Self::Pop { name, only_try, timeout, of, command } => {
+                let mut words = vec!["sync".to_owned(), "pop".to_owned()];
+                words.extend(of.words());
+                words.extend(tried(*only_try, *timeout));
+                words.push(name.clone());
+                words.extend(after_dashes(command));
                 words
             }
         }
     }
+}
+
+/// The words about how long to wait.
+fn tried(only_try: bool, timeout: Option<Duration>) -> Vec<String> {
+    let tries = only_try.then(|| "--try".to_owned());
+    tries.into_iter().chain(timeout.map(|time| format!("--timeout={}ms", time.as_millis()))).collect()
+}
+
+/// A command behind the words that it is not to be taken for.
+fn after_dashes(command: &[String]) -> Vec<String> {
+    let dashes = (!command.is_empty()).then(|| "--".to_owned());
+    dashes.into_iter().chain(command.iter().cloned()).collect()
 }
 
 #[cfg(test)]
@@ -260,6 +371,10 @@ mod tests {
             "sync ls --json",
             "sync lock --try printer",
             "sync lock --semaphore --timeout=1500ms printer -- sh -c exit",
+            "sync barrier --parties=3 --timeout=1500ms phase",
+            "sync queue --service=sync --items=7 --durable jobs",
+            "sync push --try -- jobs -1",
+            "sync pop --timeout=1500ms jobs -- sh -c exit",
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             let again = match Cli::parse_from([&["tombolo"], words.as_slice()].concat()).command {

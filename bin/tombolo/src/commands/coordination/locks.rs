@@ -1,4 +1,4 @@
-//! `tombolo sync`, in a domain.
+//! `tombolo sync`, in a domain: locks and semaphores, and the list of everything.
 
 use super::SyncCommand;
 use super::service::{Folder, refused};
@@ -28,6 +28,7 @@ pub fn run(command: &SyncCommand, folder: &Folder) -> Result<(), Failure> {
             let (lock, token) = take(folder, &format!("{root}/{name}"), *only_try, *timeout)?;
             hold(lock, &token, command, of.json)
         }
+        _ => Err(Failure::misuse("this is about locks")),
     }
 }
 
@@ -38,6 +39,10 @@ fn list(folder: &Folder, as_json: bool) -> Result<(), Failure> {
         return print_json(&rows);
     }
     let cells = |row: &Value| {
+        if let Some(state) = row["state"].as_str() {
+            let name = row["name"].as_str().unwrap_or_default().to_owned();
+            return vec![name, state.to_owned(), row["waiting"].to_string()];
+        }
         let holders = row["held"].as_array().into_iter().flatten();
         let holders: Vec<String> = holders
             .map(|held| format!("{} ({})", held["domain"].as_str().unwrap_or_default(), held["token"]))
@@ -45,11 +50,17 @@ fn list(folder: &Folder, as_json: bool) -> Result<(), Failure> {
         let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
         vec![row["name"].as_str().unwrap_or_default().to_owned(), holders, row["waiting"].to_string()]
     };
-    print_table(&["NAME", "HELD BY (TOKEN)", "WAITING"], &rows.iter().map(cells).collect::<Vec<_>>())
+    print_table(
+        &["NAME", "HELD BY (TOKEN), OR STATE", "WAITING"],
+        &rows.iter().map(cells).collect::<Vec<_>>(),
+    )
 }
 
 /// A line of `status` about a lock: `locks/printer held a:43,b:44 waiting 2`.
 fn row(line: &str) -> Option<Value> {
+    if line.starts_with("barriers/") || line.starts_with("queues/") {
+        return together_row(line);
+    }
     let (name, rest) = line.split_once(" held ")?;
     let (held, waiting) =
         rest.split_once(" waiting ").or_else(|| Some(("", rest.strip_prefix("waiting ")?)))?;
@@ -59,6 +70,33 @@ fn row(line: &str) -> Option<Value> {
         .map(|(domain, token)| json!({ "domain": domain, "token": token.parse::<u64>().ok() }))
         .collect();
     Some(json!({ "name": name, "held": holders, "waiting": waiting.parse::<u64>().ok()? }))
+}
+
+/// A line of `status` about a barrier or a queue: `barriers/phase generation 7 waiting 2 of 3`,
+/// `queues/jobs items 5 of 100 given 2 waiting 0 pushing 0 durable`.
+fn together_row(line: &str) -> Option<Value> {
+    let (name, rest) = line.split_once(' ')?;
+    let number = |of: &str| {
+        let mut words = rest.split(' ').skip_while(|word| *word != of).skip(1);
+        words.next()?.parse::<u64>().ok()
+    };
+    let (first, most) = rest.split_once(" of ")?;
+    let most = most.split(' ').next()?.parse::<u64>().ok()?;
+    let waiting = number("waiting")?;
+    if name.starts_with("barriers/") {
+        let generation = number("generation")?;
+        let state = format!("generation {generation}, {most} pass");
+        return Some(json!({
+            "name": name, "waiting": waiting, "state": state, "generation": generation, "parties": most
+        }));
+    }
+    let items = first.strip_prefix("items ")?.parse::<u64>().ok()?;
+    let (given, durable) = (number("given")?, rest.ends_with(" durable"));
+    let kept = if durable { ", durable" } else { "" };
+    Some(json!({
+        "name": name, "waiting": waiting, "state": format!("{items} of {most} items, {given} given{kept}"),
+        "items": items, "most": most, "given": given, "pushing": number("pushing")?, "durable": durable
+    }))
 }
 
 /// Opens a lock, and reads its token when it is this one's.
@@ -135,5 +173,11 @@ mod tests {
         let free = row("locks/printer held  waiting 0").expect("a row");
         assert_eq!((free["held"].as_array().map(Vec::len), free["waiting"].as_u64()), (Some(0), Some(0)));
         assert_eq!(row("names 3 of 8192"), None);
+        let barrier = row("barriers/phase generation 7 waiting 2 of 3").expect("a row");
+        assert_eq!((barrier["generation"].as_u64(), barrier["parties"].as_u64()), (Some(7), Some(3)));
+        let queue = row("queues/jobs items 5 of 100 given 2 waiting 1 pushing 0 durable").expect("a row");
+        assert_eq!((queue["items"].as_u64(), queue["most"].as_u64()), (Some(5), Some(100)));
+        assert_eq!((queue["given"].as_u64(), queue["durable"].as_bool()), (Some(2), Some(true)));
+        assert_eq!(queue["waiting"].as_u64(), Some(1));
     }
 }
