@@ -25,6 +25,7 @@ build: deps ## the release: tombolo, libtombolo_preload.so, libtombolo.so
 	@$(CARGO) rustc --release --package tombolo --bin tombolo -- -C target-feature=+crt-static
 	@$(CARGO) build --release --package preload --package libtombolo
 	@ln -sf libtombolo.so $(RELEASE)/libtombolo.so.0
+	@scripts/build-dds $(RELEASE)
 	@ls -sh1 $(RELEASE)/tombolo $(RELEASE)/libtombolo_preload.so $(RELEASE)/libtombolo.so
 
 build-benches: build

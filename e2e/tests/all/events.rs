@@ -40,7 +40,7 @@ fn start() -> Option<Node> {
     Some(node)
 }
 
-fn pid_of(node: &Node, domain: &str, which: &str) -> u32 {
+pub(crate) fn pid_of(node: &Node, domain: &str, which: &str) -> u32 {
     let rows = node.json(&["ps"]);
     let row = rows.as_array().expect("a list").iter().find(|row| row["domain"] == domain).cloned();
     let pid = row.and_then(|row| row[which].as_u64()).expect("it runs");

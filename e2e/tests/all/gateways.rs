@@ -5,7 +5,7 @@ use e2e::{Node, node, wait};
 use std::fs;
 
 /// Publishes numbers until it is told to stop, some thousand in a second, and says how many they are. Without readers it waits.
-const ENDLESS: &str = r#"
+pub(crate) const ENDLESS: &str = r#"
 import os, time
 pub = os.open("/srv/events/alarms/pub", os.O_WRONLY)
 n = 0

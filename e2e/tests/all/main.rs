@@ -32,6 +32,7 @@ mod faults;
 mod file_trees;
 mod full_disks;
 mod gateways;
+mod gateways_dds;
 mod health;
 mod hostile;
 mod images;

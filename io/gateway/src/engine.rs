@@ -51,6 +51,8 @@ pub enum Told {
     Gone,
     /// A message has come.
     Came(Arrival),
+    /// Something that people should know, in words.
+    Noted(String),
 }
 
 /// Why there is no connection, or none any more.
@@ -88,6 +90,9 @@ pub struct Connection {
 
 /// A messaging system.
 pub trait Engine: Send {
+    /// Told of each topic to which messages go, before the first connection.
+    fn publishes(&mut self, _topic: &str, _reliable: bool) {}
+
     /// Connects anew, and subscribes. Waits, for a bounded time.
     ///
     /// # Errors

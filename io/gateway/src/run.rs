@@ -85,7 +85,7 @@ pub fn run(engine: Box<dyn Engine>, outward: &[Outward], inward: &[Inward], say:
 }
 
 fn start(
-    engine: Box<dyn Engine>,
+    mut engine: Box<dyn Engine>,
     outward: &[Outward],
     inward: &[Inward],
     say: &Say,
@@ -94,6 +94,7 @@ fn start(
     let outbox = Arc::new(Outbox::default());
     for Outward { folder, topic, filter } in outward {
         let (reliable, from) = subscribed(folder, filter.as_deref())?;
+        engine.publishes(topic, reliable);
         let (outbox, say) = (Arc::clone(&outbox), Arc::clone(say));
         let (topic, path) = (Arc::<str>::from(topic.as_str()), folder.join("sub"));
         spawn("reads", failures, move || read(from, &path, (&topic, reliable), &outbox, &say))?;
@@ -318,6 +319,7 @@ impl Link {
             match receiver.next()? {
                 Told::Taken => drop(self.outbox.taken()),
                 Told::Gone => self.outbox.gone(),
+                Told::Noted(words) => (self.say)(&words),
                 Told::Refused(why) => {
                     let topic = self.outbox.taken().map_or_else(String::new, |it| it.topic.to_string());
                     self.refused.tell(&self.say, |count| {

@@ -70,13 +70,16 @@ One JSON object a line: `published_ns`, `sequence`, `publisher`, `number`, `lost
   tombolo events replay alarms day.jsonl --speed 10 --domain sensor      ten times as fast
   tombolo events replay alarms day.jsonl --speed 0 --domain sensor       without a pause")]
     Replay(ReplayArgs),
-    /// Carry events to and from a broker of MQTT: the command of a domain
-    #[command(after_help = "Example, in the topology file:
+    /// Carry events to and from a broker of MQTT, or programs that speak DDS: the command of a domain
+    #[command(after_help = "Examples, in the topology file:
   command = [\"/run/tombolo/tombolo\", \"events\", \"gateway\", \"--mqtt\", \"127.0.0.1:1883\",
              \"--out\", \"alarms=plant/alarms\", \"--filter\", \"alarms=temperature > 30\",
              \"--in\", \"plant/+/orders=orders\"]
+  command = [\"/run/tombolo/tombolo\", \"events\", \"gateway\", \"--dds\", \"0\",
+             \"--out\", \"alarms=Alarms\", \"--qos\", \"Alarms=durability=transient-local,history=8\",
+             \"--in\", \"Orders=orders\"]
 
-A channel with a `wait` is reliable: its messages are acknowledged (QoS 1). Others are sent once (QoS 0).")]
+A channel with a `wait` is reliable: its messages are acknowledged (QoS 1, or reliable). Others are sent once (QoS 0, or best effort).")]
     Gateway(GatewayArgs),
 }
 

@@ -1,11 +1,14 @@
-//! `tombolo events gateway`: a program of a domain that carries events to and from a broker.
+//! `tombolo events gateway`: a program of a domain that carries events to and from a broker of MQTT or programs that speak DDS.
 
 use super::inside::folder;
 use crate::commands::endpoint::from_node::{Where, where_to};
 use crate::output::{Failure, harmless};
 use clap::Args;
-use gateway::{Broker, Inward, Mqtt, Outward, is_filter, is_topic};
-use std::collections::BTreeSet;
+use gateway::{
+    Broker, DOMAIN_MAX, Dds, Engine, Inward, Mqtt, Outward, Quality, SETTINGS, is_dds_topic, is_filter,
+    is_topic,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,8 +22,17 @@ const SAID_CHARS: usize = 400;
 #[derive(Debug, Args)]
 pub struct GatewayArgs {
     /// The broker of MQTT 5: HOST:PORT
-    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
-    pub mqtt: (String, u16),
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, required_unless_present = "dds")]
+    pub mqtt: Option<(String, u16)>,
+    /// The domain of DDS: 0 to 232
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(..=i64::from(DOMAIN_MAX)), conflicts_with = "mqtt")]
+    pub dds: Option<u32>,
+    /// Of a topic of DDS: type, reliability, durability, history, deadline, liveliness
+    #[arg(long, value_name = "TOPIC=KEY=VALUE,...", value_parser = quality)]
+    pub qos: Vec<(String, Quality)>,
+    /// The program that is linked with Cyclone DDS (default: tombolo-dds, where its package puts it)
+    #[arg(long, value_name = "FILE")]
+    pub dds_program: Option<PathBuf>,
     /// Events of this channel are published to this topic
     #[arg(long, value_name = "CHANNEL=TOPIC", value_parser = outward)]
     pub out: Vec<(String, String)>,
@@ -39,7 +51,7 @@ pub struct GatewayArgs {
     /// The file with the user's password
     #[arg(long, value_name = "FILE", requires = "user")]
     pub password_file: Option<PathBuf>,
-    /// Speak to a broker beyond this domain: what is said can be read and changed on its way
+    /// Speak to others beyond this domain: what is said can be read and changed on its way
     #[arg(long)]
     pub unencrypted: bool,
 }
@@ -77,6 +89,11 @@ fn filter(text: &str) -> Result<(String, String), String> {
     Ok((channel.to_owned(), expression.to_owned()))
 }
 
+fn quality(text: &str) -> Result<(String, Quality), String> {
+    let (topic, rest) = text.split_once('=').ok_or("TOPIC=KEY=VALUE,...")?;
+    Ok((topic.to_owned(), Quality::parse(rest)?))
+}
+
 /// Whether nobody else can listen on the way to this host.
 fn is_near(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -84,7 +101,7 @@ fn is_near(host: &str) -> bool {
 
 /// Carries events until it can't any more.
 pub fn run(arguments: &GatewayArgs) -> Result<(), Failure> {
-    let broker = checked(arguments)?;
+    let engine = checked(arguments)?;
     let mut outward = Vec::new();
     for (channel, topic) in &arguments.out {
         let filter = arguments.filter.iter().find(|(of, _)| of == channel);
@@ -106,12 +123,11 @@ pub fn run(arguments: &GatewayArgs) -> Result<(), Failure> {
     // A broker's words go to people, and are as long as it likes.
     let say: gateway::Say =
         Arc::new(|what| eprintln!("{}", harmless(&what.chars().take(SAID_CHARS).collect::<String>())));
-    let error = gateway::run(Box::new(Mqtt::new(&broker)), &outward, &inward, &say);
+    let error = gateway::run(engine, &outward, &inward, &say);
     Err(Failure::new(error.to_string()))
 }
 
-fn checked(arguments: &GatewayArgs) -> Result<Broker, Failure> {
-    let (host, port) = arguments.mqtt.clone();
+fn checked(arguments: &GatewayArgs) -> Result<Box<dyn Engine>, Failure> {
     if where_to(&None) != Where::Here {
         return Err(Failure::misuse("a gateway is a program of a domain, whose verbs it has").help(
             "command = [\"/run/tombolo/tombolo\", \"events\", \"gateway\", ...] in its table of the topology file",
@@ -131,7 +147,59 @@ fn checked(arguments: &GatewayArgs) -> Result<Broker, Failure> {
     if filters.len() < arguments.inward.len() {
         return Err(Failure::misuse("--in names the same topics twice"));
     }
-    if !arguments.unencrypted && !is_near(&host) {
+    let of_dds = !arguments.qos.is_empty() || arguments.dds_program.is_some();
+    let of_mqtt = arguments.client.is_some() || arguments.user.is_some();
+    match (&arguments.mqtt, arguments.dds) {
+        (Some(_), _) if of_dds => Err(Failure::misuse("--qos and --dds-program are for --dds")),
+        (None, _) if of_mqtt => Err(Failure::misuse("--client and --user are for --mqtt")),
+        (Some((host, port)), _) => Ok(Box::new(Mqtt::new(&broker(arguments, host, *port)?))),
+        (None, Some(domain)) => Ok(Box::new(dds(arguments, domain)?)),
+        (None, None) => Err(Failure::misuse("neither --mqtt nor --dds says what to speak")),
+    }
+}
+
+/// Where `make install` and the package put the program, in a domain whose root has it.
+const DDS_PROGRAMS: [&str; 2] = ["/usr/local/lib/tombolo/tombolo-dds", "/usr/lib/tombolo/tombolo-dds"];
+
+fn dds(arguments: &GatewayArgs, domain: u32) -> Result<Dds, Failure> {
+    let outward: BTreeSet<_> = arguments.out.iter().map(|(_, topic)| topic).collect();
+    let inward: BTreeSet<_> = arguments.inward.iter().map(|(topic, _)| topic).collect();
+    if outward.len() < arguments.out.len() {
+        return Err(Failure::misuse("--out names the same topic twice")
+            .help("take a gateway for each of both channels"));
+    }
+    if let Some(name) = outward.iter().chain(&inward).find(|name| !is_dds_topic(name)) {
+        return Err(Failure::misuse(format!(
+            "{name:?} is no topic of DDS: up to 255 letters, digits, `_`, `/`, `.`, `:` and `-`"
+        )));
+    }
+    let mut qualities = BTreeMap::new();
+    for (topic, quality) in &arguments.qos {
+        if !outward.contains(topic) && !inward.contains(topic) {
+            return Err(Failure::misuse(format!("--qos names {topic:?}, and neither --out nor --in does")));
+        }
+        if quality.any && outward.contains(topic) {
+            return Err(Failure::misuse(format!("{topic:?} goes out, and its type is not known"))
+                .help("only a topic that comes in may be of any type; what goes out is tombolo::Event"));
+        }
+        if qualities.insert(topic.clone(), *quality).is_some() {
+            return Err(Failure::misuse(format!("--qos names {topic:?} twice")));
+        }
+    }
+    if !arguments.unencrypted && std::env::var_os(SETTINGS).is_some() {
+        return Err(Failure::misuse(format!("{SETTINGS} is set, and may lead to a network"))
+            .help("without it only the loopback of this domain is spoken over; or say --unencrypted"));
+    }
+    let installed = || DDS_PROGRAMS.iter().map(PathBuf::from).find(|it| it.exists());
+    let Some(program) = arguments.dds_program.clone().or_else(installed) else {
+        return Err(Failure::new(format!("this domain has no tombolo-dds at {}", DDS_PROGRAMS.join(" or ")))
+            .help("apt-get install tombolo-dds in the root of this domain; or name it with --dds-program"));
+    };
+    Ok(Dds::new(program, domain, !arguments.unencrypted, qualities))
+}
+
+fn broker(arguments: &GatewayArgs, host: &str, port: u16) -> Result<Broker, Failure> {
+    if !arguments.unencrypted && !is_near(host) {
         return Err(Failure::misuse(format!("what goes to {host:?} would not be encrypted"))
             .help("reach the broker by a service of kind \"socket\", at 127.0.0.1; or say --unencrypted"));
     }
@@ -145,7 +213,7 @@ fn checked(arguments: &GatewayArgs) -> Result<Broker, Failure> {
     };
     let named = || format!("tombolo-{}", rustix::system::uname().nodename().to_string_lossy());
     let client = arguments.client.clone().unwrap_or_else(named);
-    Ok(Broker { host, port, client, login })
+    Ok(Broker { host: host.to_owned(), port, client, login })
 }
 
 #[cfg(test)]
