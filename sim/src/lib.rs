@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod etcd;
 pub mod network;
 mod random;
+pub mod scale;
 pub mod time;
 
 pub use random::Random;

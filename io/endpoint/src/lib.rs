@@ -77,6 +77,7 @@ pub use handing::StateError;
 pub use interrupt::Interrupter;
 pub use ipc::grants::Access;
 pub use ipc::grants::OutOfRange;
+pub use ipc::spoken::{Hearing, messages};
 pub use lender::Lender;
 pub use member::{BindError, Find, FindError, Whom};
 pub use moving::MigrateError;

@@ -35,6 +35,7 @@ mod peer;
 mod receiving;
 mod replies;
 mod search;
+pub mod spoken;
 mod stand_in;
 
 pub use calling::{Reply, Request, Send};

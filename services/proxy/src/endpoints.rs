@@ -6,7 +6,7 @@ use crate::mail::{Inbound, Mail, mail};
 use crate::pump::{Counters, Ended, Pumped};
 use crate::rings::Rings;
 use channel::{End, OpenError};
-use endpoint::{Address, Said, StandIn, Turn};
+use endpoint::{Address, Hearing, Said, StandIn, Turn, messages};
 use link::Sent;
 use std::collections::VecDeque;
 use std::io;
@@ -18,12 +18,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc};
 use wire::control::EndpointAddress;
-use wire::ipc::{HEADER_BYTES, Header, payload_bytes_max};
 use wire::link::Pair;
-use wire::proxy::{MAX_MESSAGE_BYTES, reason, word};
+use wire::proxy::reason;
 
-/// Bytes of a record in one message of the link.
-const FRAGMENT_BYTES: usize = MAX_MESSAGE_BYTES as usize - 1;
 /// How soon it looks again at an endpoint whose ring may be missed.
 const BLIND: Duration = Duration::from_millis(5);
 /// Messages of the link that are heard before the endpoint has its turn.
@@ -51,7 +48,7 @@ pub(crate) fn start(
         counters: Arc::clone(&counters),
         say: VecDeque::new(),
         fragments: VecDeque::new(),
-        part: Vec::new(),
+        hearing: Hearing::default(),
         blind: false,
     };
     tokio::spawn(async move {
@@ -84,8 +81,8 @@ struct Standing {
     /// The words that are to be said, and the messages of those that are being said.
     say: VecDeque<Said>,
     fragments: VecDeque<Vec<u8>>,
-    /// The part of a record that has come.
-    part: Vec<u8>,
+    /// What the link brings, put together.
+    hearing: Hearing,
     /// The endpoint may miss that it is to ring.
     blind: bool,
 }
@@ -206,77 +203,13 @@ impl Standing {
     }
 
     fn hear_message(&mut self, message: &[u8]) -> Result<(), String> {
-        let Some((first, content)) = message.split_first() else {
-            return Err("a message without a word".into());
-        };
-        let said = match *first & !word::MORE {
-            word::RECORD => match self.record(*first & word::MORE != 0, content)? {
-                Some(said) => said,
-                None => return Ok(()),
-            },
-            _ => number(*first, content)?,
-        };
+        let Some(said) = self.hearing.hear(message, self.stand_in.ring_bytes())? else { return Ok(()) };
+        if let Said::Record(_, payload) = &said {
+            self.counters.in_messages.fetch_add(1, Relaxed);
+            self.counters.in_bytes.fetch_add(payload.len() as u64, Relaxed);
+        }
         self.stand_in.hear(said, &mut self.say).map_err(|why| why.to_string())
     }
-
-    /// Puts a record together; `None`: it goes on.
-    fn record(&mut self, goes_on: bool, content: &[u8]) -> Result<Option<Said>, String> {
-        let length = self.part.len() + content.len();
-        let most = HEADER_BYTES + payload_bytes_max(self.stand_in.ring_bytes());
-        if length > most {
-            return Err(format!("a record of {length} bytes or more, where {most} fit"));
-        }
-        self.part.extend_from_slice(content);
-        if goes_on {
-            return Ok(None);
-        }
-        let record = std::mem::take(&mut self.part);
-        let (header, payload) =
-            record.split_first_chunk::<HEADER_BYTES>().ok_or("a record that is shorter than its header")?;
-        let header = Header::read(*header, record.len()).map_err(|why| why.to_string())?;
-        self.counters.in_messages.fetch_add(1, Relaxed);
-        self.counters.in_bytes.fetch_add(payload.len() as u64, Relaxed);
-        Ok(Some(Said::Record(header, payload.to_vec())))
-    }
-}
-
-/// The messages of the link that say it.
-fn messages(said: &Said) -> Vec<Vec<u8>> {
-    let (first, number) = match said {
-        Said::Record(header, payload) => {
-            let record = [&header.to_bytes()[..], payload].concat();
-            let mut fragments: Vec<Vec<u8>> = record
-                .chunks(FRAGMENT_BYTES)
-                .map(|chunk| [&[word::RECORD | word::MORE][..], chunk].concat())
-                .collect();
-            if let Some(first) = fragments.last_mut().and_then(|last| last.first_mut()) {
-                *first = word::RECORD;
-            }
-            return fragments;
-        }
-        Said::Taken(id) => (word::TAKEN, id),
-        Said::Over(id) => (word::OVER, id),
-        Said::Withdraw(id) => (word::WITHDRAW, id),
-        Said::Received(bytes) => (word::RECEIVED, bytes),
-        Said::Notices(bits) => (word::NOTICES, bits),
-        Said::Path(path) => (word::PATH, path),
-    };
-    vec![[&[first][..], &number.to_le_bytes()].concat()]
-}
-
-/// Reads a message that says a number.
-fn number(first: u8, content: &[u8]) -> Result<Said, String> {
-    let number = content.try_into().map(u64::from_le_bytes);
-    let number = number.map_err(|_| format!("word {first} with {} bytes", content.len()))?;
-    Ok(match first {
-        word::TAKEN => Said::Taken(number),
-        word::OVER => Said::Over(number),
-        word::WITHDRAW => Said::Withdraw(number),
-        word::RECEIVED => Said::Received(number),
-        word::NOTICES => Said::Notices(number),
-        word::PATH => Said::Path(number),
-        _ => return Err(format!("word {first} does not belong on a pair of endpoints")),
-    })
 }
 
 /// Watches a doorbell: a duplicate of it, which stays open as long as it is watched.

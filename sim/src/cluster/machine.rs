@@ -1,6 +1,7 @@
 //! A machine: its clock, its power, the domains that run on it and their monitors, which outlive its daemon.
 
 use crate::cluster::daemon::Daemon;
+use crate::cluster::links;
 use crate::cluster::world::{Planted, World};
 use crate::time::{Bell, Clock, MS, Time};
 use std::cell::{Cell, RefCell};
@@ -93,6 +94,7 @@ pub fn power_on(world: &Rc<World>, machine: usize) {
     at.hold.set(0);
     world.tell(|| format!("n{machine} has power, its clock is {fast} ppm fast"));
     Daemon::start(world, machine);
+    links::power_on(world, machine);
 }
 
 /// Everything on it is over at once.
@@ -104,6 +106,9 @@ pub fn power_off(world: &Rc<World>, machine: usize) {
     world.tell(|| format!("n{machine} loses power"));
     Daemon::kill(world, machine);
     world.time.end(at.owner());
+    for other in 0..world.machines.len() {
+        links::stop(world, machine, other);
+    }
     world.servers.borrow_mut().remove(&machine);
     let instances = at.instances.take();
     for (domain, instance) in instances {

@@ -3,7 +3,9 @@
 pub mod client;
 pub mod coordination;
 pub mod daemon;
+pub mod links;
 pub mod machine;
+pub mod pair;
 mod run;
 pub mod trouble;
 pub mod world;

@@ -1,9 +1,9 @@
 //! One world from its seed: begin, misfortune, peace, and what has to be so in the end.
 
-use crate::cluster::coordination;
 use crate::cluster::machine::power_on;
 use crate::cluster::trouble::{FATE, trouble};
 use crate::cluster::world::{Came, Config, Planted, World};
+use crate::cluster::{coordination, links};
 use placement::Wish;
 use std::rc::Rc;
 
@@ -41,6 +41,7 @@ pub fn run(seed: u64, planted: Option<Planted>, keep_story: bool) -> Ended {
     if world.failure().is_none() {
         check_peace(&world);
         coordination::check(&world);
+        links::check(&world);
         world.tell(|| format!("the registry holds:\n{}", world.etcd.borrow().describe()));
         for machine in &world.machines {
             let daemon = machine.daemon.borrow();
@@ -49,6 +50,7 @@ pub fn run(seed: u64, planted: Option<Planted>, keep_story: bool) -> Ended {
     }
     let mut came = *world.came.borrow();
     came.steps = world.time.steps();
+    (came.received, came.replies) = (world.talk.borrow().received, world.talk.borrow().replies);
     (came.answers, came.grants) = (world.history.borrow().answers, world.history.borrow().grants);
     let ended = Ended { came, failure: world.failure(), story: world.take_story() };
     // Tasks and machines hold the world, and it holds them.
@@ -57,6 +59,7 @@ pub fn run(seed: u64, planted: Option<Planted>, keep_story: bool) -> Ended {
         machine.daemon.take();
     }
     world.servers.take();
+    world.proxies.take();
     ended
 }
 

@@ -2,6 +2,7 @@
 
 use crate::cluster::client::Client;
 use crate::cluster::daemon::{Daemon, Moving, claim_key, drain_key, move_key, text};
+use crate::cluster::links;
 use crate::cluster::machine::{power_off, power_on};
 use crate::cluster::world::{World, name_of};
 use crate::etcd::{Expected, TTL_NS};
@@ -37,7 +38,7 @@ pub async fn trouble(world: Rc<World>) {
 
 fn once(world: &Rc<World>) {
     let (time, machine) = (&world.time, world.time.index(world.machines.len()));
-    match time.index(12) {
+    match time.index(15) {
         0..=2 => cut(world, machine),
         3 | 4 => {
             world.came.borrow_mut().deaths += 1;
@@ -53,7 +54,8 @@ fn once(world: &Rc<World>) {
             world.break_watches(machine);
         }
         9 | 10 => order_move(world, machine),
-        _ => drain(world, machine),
+        11 => drain(world, machine),
+        _ => trouble_link(world, machine),
     }
 }
 
@@ -71,6 +73,30 @@ fn cut(world: &Rc<World>, machine: usize) {
         world.network.cut(from, to);
         let of = Rc::clone(world);
         time.at(until, move || of.network.mend(from, to));
+    }
+}
+
+/// The way between two machines is cut, or a proxy dies.
+fn trouble_link(world: &Rc<World>, machine: usize) {
+    let time = &world.time;
+    let other = (machine + 1 + time.index(world.machines.len() - 1)) % world.machines.len();
+    if time.per_mille(250) {
+        if world.proxies.borrow().contains_key(&(machine, other)) {
+            world.tell(|| format!("the proxy of n{machine} to n{other} dies"));
+            links::stop(world, machine, other);
+            links::start(world, machine, other);
+        }
+        return;
+    }
+    let until = time.now() + time.between(50, 4_000) * MS;
+    world.came.borrow_mut().cuts += 1;
+    for (from, to) in [(machine, other), (other, machine)] {
+        if time.per_mille(700) {
+            let (from, to) = (Place::Machine(from), Place::Machine(to));
+            world.network.cut(from, to);
+            let of = Rc::clone(world);
+            time.at(until, move || of.network.mend(from, to));
+        }
     }
 }
 

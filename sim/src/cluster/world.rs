@@ -1,6 +1,7 @@
 //! The world: machines, the registry, the network between them, what people want of it, and what must never be.
 
 use crate::cluster::coordination::{self, History, Server};
+use crate::cluster::links;
 use crate::cluster::machine::{Instance, Machine};
 use crate::etcd::{Change, Etcd};
 use crate::network::{Network, Place, Weather};
@@ -21,12 +22,10 @@ pub enum Planted {
     DeafMonitor,
     /// The server of keys and locks answers before the registry has what it decided.
     EarlyAnswer,
+    /// A program takes it for certain that a message is not received of which nobody knows.
+    LyingCaller,
     /// A daemon that was cut off between the books and the start goes on with it: so it was in the product, until this simulation found it.
     StaleStart,
-    /// A daemon that stood still does not notice that its hold has passed when it is held again: so it was in the product, too.
-    ForgottenLapse,
-    /// A node that has a claim runs the domain although its place is not here: so it was in the product, too.
-    NoPlace,
 }
 
 /// The distributed container of all domains.
@@ -132,6 +131,10 @@ pub struct Came {
     pub answers: u64,
     /// Grants of locks.
     pub grants: u64,
+    /// Messages and requests that endpoints received over links, and replies.
+    pub received: u64,
+    /// Replies over links.
+    pub replies: u64,
     /// Things that happened.
     pub steps: u64,
 }
@@ -148,6 +151,8 @@ impl Came {
         self.cuts += other.cuts;
         self.answers += other.answers;
         self.grants += other.grants;
+        self.received += other.received;
+        self.replies += other.replies;
         self.steps += other.steps;
     }
 }
@@ -176,6 +181,10 @@ pub struct World {
     pub broken: RefCell<BTreeSet<usize>>,
     /// The servers of keys and locks that run, by machine.
     pub servers: RefCell<BTreeMap<usize, Rc<Server>>>,
+    /// The proxies that live, by their machine and the other one.
+    pub proxies: RefCell<BTreeMap<(usize, usize), Rc<links::Proxy>>>,
+    /// What endpoints say to each other.
+    pub talk: RefCell<links::Talk>,
     /// What clients of keys and locks were told.
     pub history: RefCell<History>,
     /// What came of it.
@@ -206,6 +215,8 @@ impl World {
             wanted,
             broken: RefCell::default(),
             servers: RefCell::default(),
+            proxies: RefCell::default(),
+            talk: RefCell::default(),
             history: RefCell::default(),
             came: RefCell::default(),
             failure: RefCell::default(),

@@ -169,9 +169,6 @@ impl Daemon {
         let instance = self.machine().instances.borrow().get(&domain).cloned();
         match verdict {
             Verdict::Run => self.run(domain, lapses),
-            Verdict::PlaceHere if self.world.config.planted == Some(Planted::NoPlace) => {
-                self.run(domain, lapses);
-            }
             Verdict::PlaceHere => {
                 self.put_placed(domain, &me, expected(books.placed.get(&domain))).await?;
                 self.poke.ring(&self.world.time);

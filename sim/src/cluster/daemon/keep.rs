@@ -3,7 +3,6 @@
 use super::doubts::{doubt_key, read};
 use super::{ALIVE, Daemon, text};
 use crate::cluster::client::{DEADLINE_NS, Failed};
-use crate::cluster::world::Planted;
 use crate::etcd::{Ask, Entry, Expected, TTL_NS, Told, Transaction};
 use crate::time::MS;
 use lease::{Holder, Next, Terms};
@@ -174,13 +173,12 @@ impl Daemon {
     /// What may run elsewhere ends here when the hold has passed (`services/node/src/placement/hold.rs`).
     pub(super) async fn end_with_hold(self: Rc<Self>) {
         let (mut before, mut had_one) = (0, false);
-        let forgets = self.world.config.planted == Some(Planted::ForgottenLapse);
         loop {
             let (until, now) = (self.held_until.get(), self.clock());
             let has_passed = until <= now;
             had_one |= until > 0;
             // It may have passed and be held again, while this stood still.
-            let unseen = before > 0 && before <= now && !forgets;
+            let unseen = before > 0 && before <= now;
             if unseen || (had_one && has_passed) {
                 self.let_all_go();
             }
