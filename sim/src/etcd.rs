@@ -20,7 +20,7 @@ pub struct Entry {
     pub lease: u64,
 }
 
-/// What a writer expects of a key, as `registry::Expected` says it.
+/// A writer's expectation of a key, as `registry::Expected` says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// Whatever is there.
@@ -68,7 +68,7 @@ pub enum Told {
         met: bool,
         /// The registry's revision.
         revision: u64,
-        /// What the keys to be read held before.
+        /// The values of the keys to be read, as they were before.
         read: Vec<Option<Entry>>,
     },
     /// A lease.
@@ -84,7 +84,7 @@ pub enum Told {
 pub struct Change {
     /// The key.
     pub key: String,
-    /// What it holds; `None`: it is gone.
+    /// Its value; `None`: it is gone.
     pub entry: Option<Entry>,
 }
 

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 /// Nanoseconds in a millisecond.
 pub const MS: u64 = 1_000_000;
 
-/// Whose tasks end together.
+/// An owner, whose tasks end together.
 pub type Owner = u64;
 
 type Work = Pin<Box<dyn Future<Output = ()>>>;
@@ -259,7 +259,7 @@ impl Bell {
 pub struct Clock {
     /// True time at which it began.
     began: u64,
-    /// What it showed then.
+    /// The time that it showed then.
     showed: u64,
     /// Millionths by which it is too fast.
     fast_ppm: i64,
@@ -272,7 +272,7 @@ impl Clock {
         Self { began: now, showed, fast_ppm }
     }
 
-    /// What it shows.
+    /// The time that it shows.
     #[must_use]
     pub fn shows(&self, now: u64) -> u64 {
         let passed = i128::from(now.saturating_sub(self.began));

@@ -36,7 +36,7 @@ fn topology(folder: &Path) -> String {
     )
 }
 
-/// Who serves, as a user of the service sees it.
+/// The domain of the program that serves, as a user of the service sees it.
 fn server(node: &Node) -> String {
     node.shell("hall", "cat /srv/counter/log").out.trim().to_owned()
 }

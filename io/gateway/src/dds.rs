@@ -27,11 +27,11 @@ pub const DOMAIN_MAX: u32 = 232;
 const HISTORY_MAX: u32 = 10_000;
 /// Longest deadline and lease: a day.
 const PERIOD_MAX: Duration = Duration::from_secs(86_400);
-/// What Cyclone DDS is told where only this domain's own loopback may be spoken over.
+/// The configuration of Cyclone DDS where only this domain's own loopback may be spoken over.
 const LOOPBACK: &str = "<General><Interfaces><NetworkInterface name=\"lo\"/></Interfaces><AllowMulticast>false</AllowMulticast></General>\
      <Discovery><ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>\
      <Peers><Peer address=\"127.0.0.1\"/></Peers></Discovery>";
-/// What it is told in each case: longer samples are left out before they are put together, and readers are asked soon whether they have all (after the
+/// The configuration in each case: longer samples are left out before they are put together, and readers are asked soon whether they have all (after the
 /// 100 ms that are usual, a window of 64 events would come ten times in a second).
 const BOUNDS: &str = "<Internal><MaxSampleSize>1MiB</MaxSampleSize>\
      <HeartbeatInterval min=\"1 ms\" minsched=\"1 ms\" max=\"8 s\">2 ms</HeartbeatInterval></Internal>";

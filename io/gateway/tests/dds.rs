@@ -18,7 +18,7 @@ fn connect(script: &str) -> Result<Connection, EngineError> {
     engine.connect(&[Subscription { filter: "Orders".into(), reliable: true }])
 }
 
-/// What is said after the program has joined.
+/// The words after the program has joined.
 fn then(said: &str) -> Result<Told, EngineError> {
     connect(&format!("printf '\\003\\000\\000\\000c\\000\\000{said}'; exec cat > /dev/null"))
         .unwrap()

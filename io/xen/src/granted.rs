@@ -21,10 +21,10 @@ use crate::runs::{Run, Runs};
 const LIMIT_PATH: &str = "/sys/module/xen_gntalloc/parameters/limit";
 const LIMIT: usize = 1024;
 
-/// What this process has granted, by the domain.
+/// The pages that this process has granted, by the domain.
 static GRANTED: Mutex<BTreeMap<u16, Granted>> = Mutex::new(BTreeMap::new());
 
-/// What one domain is granted.
+/// The pages that one domain is granted.
 #[derive(Debug, Default)]
 struct Granted {
     /// `None`: nothing now.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Which pages of a row are taken. It grows at its end, and never shrinks.
+/// The pages of a row that are taken. It grows at its end, and never shrinks.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     /// Where each run begins, and how many pages it has.

@@ -92,9 +92,9 @@ struct Crowd {
     now: u64,
     numbers: u64,
     waiting: BTreeMap<u64, SessionId>,
-    /// Who was told each generation.
+    /// Those who were told each generation.
     told: BTreeMap<u64, BTreeSet<u64>>,
-    /// Who arrived in each generation, and that was committed.
+    /// Those who arrived in each generation, and that was committed.
     arrived: BTreeMap<u64, BTreeSet<u64>>,
 }
 

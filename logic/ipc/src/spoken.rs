@@ -1,4 +1,4 @@
-//! What two stand-ins say to each other, as messages of a link (`docs/spec/proxy.md`).
+//! Words of two stand-ins to each other, as messages of a link (`docs/spec/proxy.md`).
 
 use crate::Said;
 use wire::ipc::{HEADER_BYTES, Header, payload_bytes_max};

@@ -140,7 +140,7 @@ impl Coordinator {
         }
     }
 
-    /// What is written to a file below a folder. A lock takes no words.
+    /// A line that is written to a file below a folder. A lock takes no words.
     fn write_file(&mut self, to: ReplyTo, payload: &[u8]) {
         let answer = match self.sessions.get(&(to.link, to.session)).map(|session| &session.what) {
             Some(What::Producer { .. }) => return self.push(to, payload),

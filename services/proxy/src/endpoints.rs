@@ -81,7 +81,7 @@ struct Standing {
     /// The words that are to be said, and the messages of those that are being said.
     say: VecDeque<Said>,
     fragments: VecDeque<Vec<u8>>,
-    /// What the link brings, put together.
+    /// The messages that the link brings, put together.
     hearing: Hearing,
     /// The endpoint may miss that it is to ring.
     blind: bool,

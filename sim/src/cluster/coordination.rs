@@ -46,7 +46,7 @@ pub enum Request {
     Leave(HolderId),
 }
 
-/// What a client is told.
+/// An answer to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// Its revision.
@@ -80,7 +80,7 @@ pub struct Server {
     committed: RefCell<Option<Result<u64, ()>>>,
 }
 
-/// What was told to clients, and what must be so of it.
+/// The answers that clients were given, and what must be so of them.
 #[derive(Default)]
 pub struct History {
     /// The mutations of each key: revision and value, and the revision that a compare-and-swap replaced.
@@ -131,7 +131,7 @@ impl History {
         Ok(())
     }
 
-    /// Who replaced a revision replaced the last one.
+    /// A writer that replaced a revision replaced the last one.
     fn check(&self) -> Result<(), String> {
         for (key, of_key) in &self.mutations {
             for (revision, (_, replaced)) in of_key {
@@ -191,7 +191,7 @@ struct Session {
     waits: Option<Rc<Waiting>>,
 }
 
-/// What the server keeps in its own memory.
+/// The server's own memory.
 struct Memory {
     state: State,
     head: u64,

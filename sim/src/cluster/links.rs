@@ -13,7 +13,7 @@ use std::rc::{Rc, Weak};
 use wire::ipc::Address;
 use wire::link::{Decoder, Hello, Packet, Pair};
 
-/// What a proxy holds for a pair, and how long a connection may be silent.
+/// The bytes that a proxy holds for a pair, and how long a connection may be silent.
 const WINDOW_BYTES: u32 = 16_384;
 const SILENCE_MS: u32 = 1_000;
 /// Pause before proxies connect again, and before endpoints are introduced again.
@@ -25,7 +25,7 @@ const DATAGRAM_BYTES: usize = 1_400;
 const CALL_NS: u64 = 700 * MS;
 const OVERDUE_NS: u64 = 1_000 * MS;
 
-/// What was said and received in one conversation of two endpoints.
+/// The messages sent and received in one conversation of two endpoints.
 #[derive(Default)]
 pub struct Conversation {
     received: Vec<u64>,
@@ -37,7 +37,7 @@ pub struct Conversation {
     is_over: bool,
 }
 
-/// What came of all conversations.
+/// The outcome of all conversations.
 #[derive(Default)]
 pub struct Talk {
     conversations: BTreeMap<u64, Conversation>,
@@ -275,7 +275,7 @@ impl Proxy {
         world.talk.borrow_mut().of(kept.conversation).is_over = true;
     }
 
-    /// What endpoints have done goes onto the link.
+    /// The deeds of endpoints go onto the link.
     fn turn_all(&self, world: &World) {
         let pairs: Vec<Pair> = self.kept.borrow().keys().copied().collect();
         for of in pairs {

@@ -35,7 +35,7 @@ pub struct Machine {
 
 /// A life of a domain on a machine.
 pub struct Instance {
-    /// Which domain.
+    /// The domain.
     pub domain: usize,
     /// It has a monitor, which outlives the daemon.
     pub has_monitor: Cell<bool>,
@@ -67,7 +67,7 @@ impl Machine {
         1_000_000 * (self.number as u64 + 1) + self.boot.get()
     }
 
-    /// What its clock shows.
+    /// The time that its clock shows.
     #[must_use]
     pub fn shows(&self, time: &Time) -> u64 {
         self.clock.get().shows(time.now())

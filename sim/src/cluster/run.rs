@@ -7,10 +7,10 @@ use crate::cluster::{coordination, links};
 use placement::Wish;
 use std::rc::Rc;
 
-/// What came of a seed.
+/// The outcome of a seed.
 #[derive(Debug)]
 pub struct Ended {
-    /// What was seen.
+    /// The events that were seen.
     pub came: Came,
     /// Why it failed.
     pub failure: Option<String>,

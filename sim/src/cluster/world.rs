@@ -110,7 +110,7 @@ pub struct Wanted {
     pub path: String,
 }
 
-/// What came of a run, so that a run of nothing is noticed.
+/// The outcome of a run, so that a run of nothing is noticed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Came {
     /// Starts of domains.
@@ -172,7 +172,7 @@ pub struct World {
     watches: RefCell<Vec<Weak<Watch>>>,
     /// Its machines.
     pub machines: Vec<Machine>,
-    /// What people want.
+    /// The domains that people want.
     pub wanted: Vec<Wanted>,
     /// The machines on which each domain runs, in truth.
     running: RefCell<Vec<BTreeSet<usize>>>,
@@ -183,11 +183,11 @@ pub struct World {
     pub servers: RefCell<BTreeMap<usize, Rc<Server>>>,
     /// The proxies that live, by their machine and the other one.
     pub proxies: RefCell<BTreeMap<(usize, usize), Rc<links::Proxy>>>,
-    /// What endpoints say to each other.
+    /// The conversations of endpoints.
     pub talk: RefCell<links::Talk>,
-    /// What clients of keys and locks were told.
+    /// The answers to clients of keys and locks.
     pub history: RefCell<History>,
-    /// What came of it.
+    /// The outcome.
     pub came: RefCell<Came>,
     failure: RefCell<Option<String>>,
     story: RefCell<Option<Vec<String>>>,
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    /// What has changed is on its way to those who watch.
+    /// A change is on its way to those who watch.
     pub fn spread(self: &Rc<Self>) {
         let changes = self.etcd.borrow_mut().take_changes();
         if changes.is_empty() {

@@ -255,7 +255,7 @@ impl Liar {
     }
 }
 
-/// What is heard until something else than content comes: the end, or an error.
+/// The content that is heard until something else comes: the end, or an error.
 async fn all(near: &mut Near) -> (Vec<u8>, io::Result<()>) {
     let mut heard = Vec::new();
     loop {

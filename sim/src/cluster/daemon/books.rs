@@ -97,7 +97,7 @@ fn of_domains<T>(
     listed.into_iter().filter_map(of).collect()
 }
 
-/// What a writer of a key expects to replace.
+/// The revision of a key that a writer expects to replace.
 pub(crate) fn expected<T>(known: Option<&At<T>>) -> Expected {
     known.map_or(Expected::Absent, |at| Expected::Revision(at.revision))
 }

@@ -48,7 +48,7 @@ struct Other {
     lease: u64,
 }
 
-/// What there is after one tried to write a doubt.
+/// The state after one tried to write a doubt.
 enum Doubted {
     Stands(u64),
     Before(Entry),

@@ -47,7 +47,7 @@ impl Daemon {
         }
     }
 
-    /// What an earlier daemon left here goes on, where nobody else has it.
+    /// Domains that an earlier daemon left here go on, where nobody else has them.
     async fn adopt(&self) {
         self.was_read.set(self.refresh().await.is_ok());
         let there: Vec<Rc<Instance>> = self.machine().instances.borrow().values().cloned().collect();

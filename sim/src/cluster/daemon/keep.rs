@@ -21,7 +21,7 @@ struct Life {
     revision: u64,
 }
 
-/// What a renewal was told.
+/// The outcome of a renewal.
 enum Counted {
     Lasts,
     Gone,
@@ -170,7 +170,7 @@ impl Daemon {
         }
     }
 
-    /// What may run elsewhere ends here when the hold has passed (`services/node/src/placement/hold.rs`).
+    /// A domain that may run elsewhere ends here when the hold has passed (`services/node/src/placement/hold.rs`).
     pub(super) async fn end_with_hold(self: Rc<Self>) {
         let (mut before, mut had_one) = (0, false);
         loop {

@@ -111,7 +111,7 @@ impl Daemon {
         world.machines[machine].instances.borrow_mut().retain(|_, instance| instance.has_monitor.get());
     }
 
-    /// What it believes, for a story.
+    /// Its beliefs, for a story.
     pub(crate) fn describe(&self) -> String {
         format!(
             "{}: knows that {:?} live, is busy with {:?}, failed to start {:?}, has no place for {:?}",
