@@ -11,6 +11,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 const MS: u64 = 1_000_000;
 /// The variable that makes this program start threads that always want to run, and says how many.
 const FLOOD: &str = "TOMBOLO_TEST_FLOOD";
+/// The same for threads that read of which control groups they are.
+const READS: &str = "TOMBOLO_TEST_READS_ITS_GROUPS";
 /// How many a flood has.
 const THREADS: usize = 600;
 /// How long is looked.
@@ -30,6 +32,13 @@ impl Program {
     fn spin() -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", "while :; do :; done"]);
+        Self::start(command)
+    }
+
+    /// One whose threads read all the time of which control groups they are. That takes the kernel's locks of control groups, as freezing does.
+    fn reads_its_groups() -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "reads_its_groups_where_it_is_told_to"]).env(READS, "8");
         Self::start(command)
     }
 
@@ -66,6 +75,33 @@ fn floods_where_it_is_told_to() {
     let first: Option<std::thread::JoinHandle<()>> = running.pop();
     // None ever does.
     let _ = first.map(std::thread::JoinHandle::join);
+}
+
+/// Not a test: threads that read of which control groups they are, and the state of the freezer they are in where that has one, and start processes.
+#[test]
+fn reads_its_groups_where_it_is_told_to() {
+    let Some(threads) = std::env::var(READS).ok().and_then(|count| count.parse::<usize>().ok()) else {
+        return;
+    };
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let freezer = groups.lines().find_map(|line| line.split_once(":freezer:"));
+    let state = freezer.map(|(_, path)| format!("/sys/fs/cgroup/freezer{path}/freezer.state"));
+    let running: Vec<_> = (0..threads)
+        .map(|thread| {
+            let state = state.clone();
+            std::thread::spawn(move || {
+                loop {
+                    // What can't be read is not read.
+                    let _groups = std::fs::read("/proc/self/cgroup");
+                    let _state = state.as_ref().map(std::fs::read);
+                    if thread == 0 {
+                        let _child = Command::new("/bin/true").status();
+                    }
+                }
+            })
+        })
+        .collect();
+    running.into_iter().for_each(|thread: std::thread::JoinHandle<()>| drop(thread.join()));
 }
 
 fn of(table: &mut Table, id: &str) -> VtmReport {
@@ -124,6 +160,49 @@ fn a_neighbour_has_its_slots_whole_beside_hundreds_of_threads() {
     );
     let notes = of(&mut table, "flood").notes.join("; ");
     assert!(!notes.contains("switches are charged for"), "{notes}");
+    table.release().expect("all is given back");
+}
+
+/// Whoever reads `/proc/self/cgroup` takes locks that whoever freezes and thaws takes too, slot by slot.
+#[test]
+fn a_neighbour_has_its_slots_while_others_read_of_which_control_groups_they_are() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().expect("a folder");
+    let group = format!("tombolo-test-locks-{}", std::process::id());
+    let mut table = match Table::new(Config::new(folder.path(), group)) {
+        Ok(table) => table,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    if table.ability().caveats.iter().any(|caveat| caveat.contains("no real-time class")) {
+        return println!("skipped: no real-time class here");
+    }
+    let (other, gold) = (Program::spin(), Program::spin());
+    let vtm = |id: &str, program: &Program, budget_ms: u64| Vtm {
+        members: Members::pids(&[program.0.id()]),
+        ..Vtm::new(id, budget_ms * MS, 40 * MS)
+    };
+    let plan = Plan::new(vec![vtm("other", &other, 3), vtm("gold", &gold, 10)]);
+    let prepared = table.prepare(&plan).expect("there is room");
+    table.commit(&prepared).expect("it is kept");
+    let (mut readers, mut shares) = (Vec::new(), Vec::new());
+    for beside in ["nobody", "readers"] {
+        if beside == "readers" {
+            readers.extend((0..4).map(|_| Program::reads_its_groups()));
+        }
+        let before = of(&mut table, "gold");
+        let begun = Instant::now();
+        until(&mut table, "the span is over", |_| begun.elapsed() > SPAN);
+        let after = of(&mut table, "gold");
+        let used = after.used_ns - before.used_ns;
+        println!("beside {beside} gold used {} ms: {after:?}", used / MS);
+        shares.push(u128::from(used) * 1000 * 40 / (begun.elapsed().as_nanos() * 10));
+    }
+    // A lock that is waited for in each slot of ten ms would cost more than one of them. Who else is real-time on this machine takes of both.
+    let [alone, beside] = *shares else { panic!("two spans") };
+    assert!(
+        beside * 10 >= alone.min(1000) * 9,
+        "of 1000 it has {beside} beside readers, and {alone} beside nobody"
+    );
     table.release().expect("all is given back");
 }
 
