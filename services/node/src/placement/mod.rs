@@ -436,8 +436,15 @@ async fn decide(
         return Ok(false);
     }
     let me = following.peers.me();
-    let cluster = following.cluster(books, Some(&key));
-    let verdict = placement::judge(&me, &cluster, &books.want(dc, domain), &books.assigned(&key));
+    let assigned = books.assigned(&key);
+    let verdict = match &assigned.claimed {
+        // Most domains of a large cluster: nothing is booked to find that out.
+        Some(claimed) if *claimed != me => Verdict::Leave,
+        _ => {
+            let cluster = following.cluster(books, Some(&key));
+            placement::judge(&me, &cluster, &books.want(dc, domain), &assigned)
+        }
+    };
     {
         let mut inner = following.lock();
         match &verdict {
