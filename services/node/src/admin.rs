@@ -7,7 +7,7 @@ pub mod reserve;
 pub mod volume;
 
 pub use etcd::{BackupRequest, EtcdMemberRow, EtcdView};
-pub use relocation::{DomainMoveRequest, MoveOutcome, MoveReport};
+pub use relocation::{DomainMoveRequest, MoveOutcome, MoveReport, ServiceMoveRequest, ServiceMoved};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -667,29 +667,6 @@ pub struct Migrating {
     pub endpoint: String,
     /// `SLOT.GENERATION` of whoever had the name then; after the move the generation is another.
     pub before: String,
-}
-
-/// `POST /v1/services/NAME/move`: has the program that offers a service leave it to one of another domain that stands by. Answered by [`ServiceMoved`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServiceMoveRequest {
-    /// The domain.
-    pub to: String,
-}
-
-/// A service that another program has now.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ServiceMoved {
-    /// Its distributed container.
-    pub dc: String,
-    /// Its name.
-    pub service: String,
-    /// The domain of the program before.
-    pub from: String,
-    /// The domain of the program that has it.
-    pub to: String,
-    /// From the order until that program was told, in us. Who used the service meanwhile waited for no longer than that and its own connection anew.
-    pub took_us: u64,
 }
 
 /// The parameters with which the CLI runs a command in a domain by itself: `/v1/domains/DC/DOMAIN/entry`.

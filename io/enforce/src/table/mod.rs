@@ -776,16 +776,5 @@ impl Enforcer for Table {
     }
 }
 
-impl Drop for Table {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(%error, "not all could be given back");
-        }
-        if let Err(error) = self.ledger.pay() {
-            tracing::warn!(%error, "not all could be given back");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! The debts to processes that the dispatcher may stop.
 
+use super::Table;
+use crate::enforcer::Enforcer;
 use crate::error::Result;
 use crate::ledger::{Debt, Ledger};
 use crate::members::{self, Census};
@@ -19,4 +21,15 @@ pub(super) fn stopped(census: &Census) -> Vec<Debt> {
         Some(Debt::Process { pid, start, nice: 0, affinity, homes: Vec::new(), stopped: true })
     };
     census.jobs.keys().copied().filter_map(debt).collect()
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(%error, "not all could be given back");
+        }
+        if let Err(error) = self.ledger.pay() {
+            tracing::warn!(%error, "not all could be given back");
+        }
+    }
 }

@@ -80,3 +80,26 @@ impl MoveReport {
         }
     }
 }
+
+/// `POST /v1/services/NAME/move`: has the program that offers a service leave it to one of another domain that stands by. Answered by [`ServiceMoved`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceMoveRequest {
+    /// The domain.
+    pub to: String,
+}
+
+/// A service that another program has now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServiceMoved {
+    /// Its distributed container.
+    pub dc: String,
+    /// Its name.
+    pub service: String,
+    /// The domain of the program before.
+    pub from: String,
+    /// The domain of the program that has it.
+    pub to: String,
+    /// From the order until that program was told, in us. Who used the service meanwhile waited for no longer than that and its own connection anew.
+    pub took_us: u64,
+}

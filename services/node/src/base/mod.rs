@@ -1,6 +1,7 @@
 //! The base of every room, which knows of none: the places of things, work that blocks,
 //! descriptors that the event loop watches.
 
+mod age;
 pub(crate) mod doorstep;
 mod files;
 mod guarded;
@@ -11,6 +12,7 @@ mod watched;
 mod words;
 mod work;
 
+pub(crate) use age::process_age;
 pub use files::look;
 pub(crate) use files::text;
 pub(crate) use guarded::Guarded;

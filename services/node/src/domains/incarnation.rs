@@ -5,8 +5,7 @@ use super::frontends::{End, Frontend, InGuest, Process};
 use super::inside::{self, Wanted};
 use super::relays::{self, Relay};
 use super::{about as of_itself, machines, spec};
-use crate::base::watched;
-use crate::base::{BOOK, ENDS, REMOVALS, UNPACKING, blocking, said};
+use crate::base::{BOOK, ENDS, REMOVALS, UNPACKING, blocking, process_age, said, watched};
 use crate::broker::control::{self, About, Door};
 use crate::broker::{Broker, Machine, Memories};
 use domain::{Created, DomainSpec, Exit, Running};
@@ -40,8 +39,6 @@ const KEPT_ENTRANCES: usize = 2;
 /// The prefix of the name of the memory that a domain has with a service, before the service's name: by it an adopting daemon tells them
 /// apart.
 const MEMORY_NAME: &str = "tombolo-memory:";
-/// Clock ticks in a second, as the kernel tells them to programs: the same on all architectures that we know.
-const TICKS_PER_SECOND: f64 = 100.0;
 /// A frontend that ends again so soon is replaced after a pause.
 const FRONTEND_SETTLED: Duration = Duration::from_secs(5);
 /// The first such pause; each further one is twice as long.
@@ -525,7 +522,7 @@ impl Incarnation {
         // For people only: whatever is done to the monitor goes through its pidfd.
         let status = domain::status(&node.layout, &running.id().dc, &running.id().name).map_err(said)?;
         let monitor_pid = status.as_ref().map_or(0, |status| status.monitor.pid);
-        let age = status.map_or(Duration::ZERO, |status| age(status.init.start_ticks));
+        let age = status.map_or(Duration::ZERO, |status| process_age(status.init.start_ticks));
         let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
         Ok(Self {
             running: Arc::new(running),
@@ -771,14 +768,6 @@ impl RelayPlace {
 /// Whether commands can be executed in a guest.
 fn has_booted(machine: Option<&Machine>) -> bool {
     machine.is_some_and(|machine| machine.member.is_some() && machine.state != GuestState::Booting)
-}
-
-/// How long ago a process started, from field 22 of its `/proc/PID/stat`.
-fn age(start_ticks: u64) -> Duration {
-    let uptime = fs::read_to_string("/proc/uptime").ok();
-    let uptime: Option<f64> = uptime.and_then(|text| text.split(' ').next()?.parse().ok());
-    let age = uptime.map_or(0.0, |uptime| uptime - start_ticks as f64 / TICKS_PER_SECOND);
-    Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default()
 }
 
 /// Removes the remains of an incarnation that ended: mounts, cgroups, its frontend. The log and the status stay.
