@@ -6,7 +6,8 @@ use crate::scenario::BenchError;
 /// A person's choice; nothing: all there is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Words of conditions: `stream`, `message=64 B`. One takes part that has all words of one of these.
+    /// Words of conditions: `stream`, `message=64 B`. One takes part that has all words of one of
+    /// these.
     pub cases: Vec<String>,
     /// Names of arms, as the tables have them.
     pub arms: Vec<String>,

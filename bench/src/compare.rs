@@ -1,4 +1,5 @@
-//! Two recordings of a scenario (`tombolo bench SCENARIO --record FILE`) held against each other, promise by promise.
+//! Two recordings of a scenario (`tombolo bench SCENARIO --record FILE`) held against each other,
+//! promise by promise.
 
 use crate::promise::Relation;
 use serde_json::Value;
@@ -100,7 +101,8 @@ pub struct Changes {
     pub warnings: Vec<String>,
 }
 
-/// Compares two recordings. A figure that is worse by less than `threshold` (0.05: 5 %) is forgiven.
+/// Compares two recordings. A figure that is worse by less than `threshold` (0.05: 5 %) is
+/// forgiven.
 ///
 /// # Errors
 /// [`RecordingError`].

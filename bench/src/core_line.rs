@@ -1,7 +1,9 @@
-//! The round trip of one cache line between two processors: the state of the machine that polled figures depend on.
+//! The round trip of one cache line between two processors: the state of the machine that polled
+//! figures depend on.
 //!
-//! Virtual processors are placed by a host that we do not see. When it moves one to another cache domain, every
-//! figure that polls shared memory moves with it, by a factor of two to five, within seconds.
+//! Virtual processors are placed by a host that we do not see. When it moves one to another cache
+//! domain, every figure that polls shared memory moves with it, by a factor of two to five, within
+//! seconds.
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +36,8 @@ pub enum State {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The mean round trip between the first two processors that this thread may use, in ns; `None` where there is only one.
+/// The mean round trip between the first two processors that this thread may use, in ns; `None`
+/// where there is only one.
 #[must_use]
 pub fn round_trip_ns() -> Option<f64> {
     let allowed = sys::processor::allowed().ok()?;

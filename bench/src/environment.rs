@@ -32,7 +32,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads it all; what can't be read is said to be unknown. `peers` are commands that print a version.
+    /// Reads it all; what can't be read is said to be unknown. `peers` are commands that print a
+    /// version.
     #[must_use]
     pub fn read(peers: &[&[&str]]) -> Self {
         let processors = read("/proc/cpuinfo");
@@ -105,7 +106,8 @@ fn governor() -> String {
     if name.is_empty() { "none".into() } else { name.trim().to_owned() }
 }
 
-/// The first line that a program prints about itself, without its copyright; `None` where there is no such program.
+/// The first line that a program prints about itself, without its copyright; `None` where there is
+/// no such program.
 fn version(command: &[&str]) -> Option<String> {
     let (program, arguments) = command.split_first()?;
     let output = Command::new(program).args(arguments).output().ok()?;

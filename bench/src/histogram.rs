@@ -47,7 +47,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The value, in ns, that the share `quantile` (0 to 1) does not exceed; `None` where nothing was noted.
+    /// The value, in ns, that the share `quantile` (0 to 1) does not exceed; `None` where nothing
+    /// was noted.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
         (!self.0.is_empty()).then(|| self.0.value_at_quantile(quantile))

@@ -1,10 +1,11 @@
 //! The core that every bench shares, and the scenarios.
 //!
-//! A figure of ours comes from a run with its peers beside it. A run has *launches* (all processes fresh), each launch has
-//! *rounds*, each round runs every *arm* once, in an order that rotates. Before and after each repetition the round trip
-//! of a cache line between two processors is measured, because on virtual machines it moves several-fold within
-//! seconds: ratios compare only repetitions that ran in the same state. Values are medians over launches, with
-//! bootstrap confidence intervals over launches.
+//! A figure of ours comes from a run with its peers beside it. A run has *launches* (all processes
+//! fresh), each launch has *rounds*, each round runs every *arm* once, in an order that rotates.
+//! Before and after each repetition the round trip of a cache line between two processors is
+//! measured, because on virtual machines it moves several-fold within seconds: ratios compare only
+//! repetitions that ran in the same state. Values are medians over launches, with bootstrap
+//! confidence intervals over launches.
 
 pub mod channel;
 pub mod choice;

@@ -64,8 +64,8 @@ pub fn finish(mut command: Command) -> Result<(), BenchError> {
     Err(BenchError::Command { command: line, status: output.status.to_string(), said })
 }
 
-/// Starts a shell script in a network namespace of its own. It has to say `up` when all is there, and to stay until its
-/// input ends.
+/// Starts a shell script in a network namespace of its own. It has to say `up` when all is there,
+/// and to stay until its input ends.
 ///
 /// # Errors
 /// Where it fails, with what it complained.

@@ -1,4 +1,5 @@
-//! A node of a bench's own: a run and a state directory below the bench's folder, and whatever its topology says.
+//! A node of a bench's own: a run and a state directory below the bench's folder, and whatever its
+//! topology says.
 
 use crate::machine::{check_files, check_root, finish};
 use crate::scenario::BenchError;
@@ -21,7 +22,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Brings up what the topology says, in `folder`, with the `tombolo` that lies beside `binary`; `undo` learns how it is brought down.
+    /// Brings up what the topology says, in `folder`, with the `tombolo` that lies beside `binary`;
+    /// `undo` learns how it is brought down.
     ///
     /// # Errors
     /// Where it does not come up here.

@@ -1,4 +1,5 @@
-//! Promises: numbered figures with a goal. `docs/performance.md` lists the same ids, and a test compares.
+//! Promises: numbered figures with a goal. `docs/performance.md` lists the same ids, and a test
+//! compares.
 
 use crate::statistics::Estimate;
 use serde::Serialize;
@@ -117,7 +118,8 @@ impl Promise {
     }
 }
 
-/// To six digits behind the point: more is noise, and fewer would not tell a goal of a thousandth from nothing.
+/// To six digits behind the point: more is noise, and fewer would not tell a goal of a thousandth
+/// from nothing.
 fn rounded(value: f64) -> f64 {
     (value * 1_000_000.0).round() / 1_000_000.0
 }

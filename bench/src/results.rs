@@ -43,7 +43,8 @@ pub struct Repetition {
     pub window_s: f64,
     /// Processor time of everything that took part, in ns.
     pub processor_ns: Option<u64>,
-    /// Processor time of what worked inside guests, as these count it, in ns; it is part of the other.
+    /// Processor time of what worked inside guests, as these count it, in ns; it is part of the
+    /// other.
     pub guest_ns: Option<u64>,
     /// Context switches of everything that took part, where they were counted.
     pub switches: Option<u64>,
@@ -200,8 +201,9 @@ impl Results {
         estimate(&self.launches().into_iter().filter_map(of_launch).collect::<Vec<_>>())
     }
 
-    /// How many times the metric of `base` that of `arm` is. Repetitions are paired by round, and only those count that
-    /// ran in the same state of the machine; where a launch has none, all of its rounds do.
+    /// How many times the metric of `base` that of `arm` is. Repetitions are paired by round, and
+    /// only those count that ran in the same state of the machine; where a launch has none, all of
+    /// its rounds do.
     #[must_use]
     pub fn ratio(&self, condition: &Condition, arm: &str, base: &str, metric: Metric) -> Option<Estimate> {
         let of_launch = |launch| {
@@ -217,9 +219,9 @@ impl Results {
         estimate(&self.launches().into_iter().filter_map(of_launch).collect::<Vec<_>>())
     }
 
-    /// As [`Results::ratio`], for whatever polls: each repetition of `arm` is compared with each of `base` of the same launch
-    /// that ran in the same state, and never with another. With a state given, in that one only. `None` where the machine
-    /// gave no such two.
+    /// As [`Results::ratio`], for whatever polls: each repetition of `arm` is compared with each of
+    /// `base` of the same launch that ran in the same state, and never with another. With a state
+    /// given, in that one only. `None` where the machine gave no such two.
     #[must_use]
     pub fn ratio_within(
         &self,
@@ -279,7 +281,8 @@ fn quotient(metric: Metric, (arm, base): &(&Repetition, &Repetition)) -> Option<
     (base > 0.0).then(|| arm / base)
 }
 
-/// The order in which a round runs its arms: each round begins with another one, so that none is always first.
+/// The order in which a round runs its arms: each round begins with another one, so that none is
+/// always first.
 #[must_use]
 pub fn rotated<T: Copy>(arms: &[T], round: usize) -> Vec<T> {
     let first = if arms.is_empty() { 0 } else { round % arms.len() };
@@ -333,7 +336,8 @@ mod tests {
     fn ratios_pair_rounds_of_one_state_only() {
         let mut results = Results::default();
         for launch in 0..3 {
-            // Round 0: both near, ours twice as fast. Round 1: ours far and naive near, which must not count.
+            // Round 0: both near, ours twice as fast. Round 1: ours far and naive near, which must
+            // not count.
             results.repetitions.push(repetition("ours", launch, 0, State::Near, 1_000));
             results.repetitions.push(repetition("naive", launch, 0, State::Near, 2_000));
             results.repetitions.push(repetition("ours", launch, 1, State::Far, 50_000));

@@ -112,7 +112,8 @@ pub trait Scenario {
     fn columns(&self, _: &Condition) -> &'static [Column] {
         &report::COLUMNS
     }
-    /// The place of an arm in the table of a condition; those of one place stand in order of their names.
+    /// The place of an arm in the table of a condition; those of one place stand in order of their
+    /// names.
     fn rank(&self, _: &Condition, _arm: &str) -> usize {
         0
     }

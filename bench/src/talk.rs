@@ -1,4 +1,5 @@
-//! A worker from the inside: the lines that it hears and says, and what it knows of its own use of the processor.
+//! A worker from the inside: the lines that it hears and says, and what it knows of its own use of
+//! the processor.
 
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -26,7 +27,8 @@ pub fn say(output: &mut dyn Write, line: &str) -> io::Result<()> {
 pub fn await_clock(begin_ns: u64) {
     let now = clock_ns();
     if now < begin_ns {
-        // tidy(sleep): the instant itself is what is awaited; there is no other event to begin with.
+        // tidy(sleep): the instant itself is what is awaited; there is no other event to begin
+        // with.
         std::thread::sleep(std::time::Duration::from_nanos(begin_ns - now));
     }
 }

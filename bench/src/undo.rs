@@ -1,7 +1,8 @@
 //! Cleaning up, whatever ends us: a Ctrl-C, a panic, a `kill -9`.
 //!
-//! A small shell outside our process group holds the list of what is to be undone, and reads it from a pipe whose other
-//! end is ours. When we are gone, for whatever reason, the pipe ends, and the shell does its work, last things first.
+//! A small shell outside our process group holds the list of what is to be undone, and reads it
+//! from a pipe whose other end is ours. When we are gone, for whatever reason, the pipe ends, and
+//! the shell does its work, last things first.
 
 use crate::BenchError;
 use std::ffi::OsStr;
@@ -10,7 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Collects lines until the pipe ends, then runs them, the last one first; its exit code says whether all went well.
+/// Collects lines until the pipe ends, then runs them, the last one first; its exit code says
+/// whether all went well.
 const SCRIPT: &str = "
 trap '' INT TERM HUP
 list=
@@ -57,7 +59,8 @@ impl Undo {
         Ok((undo, folder))
     }
 
-    /// Adds a command. Say it before doing what it undoes; it has to be content where there is nothing to undo.
+    /// Adds a command. Say it before doing what it undoes; it has to be content where there is
+    /// nothing to undo.
     ///
     /// # Errors
     /// Where the shell is gone, and for a word with a line break, which the list can't hold.

@@ -1,4 +1,5 @@
-//! The resources of everything of a node, as the kernel counts them: its daemon, its monitors, and all in its control groups.
+//! The resources of everything of a node, as the kernel counts them: its daemon, its monitors, and
+//! all in its control groups.
 
 use crate::control_group::{self, ROOT, keyed, number};
 use std::collections::BTreeMap;
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// The resources that a node uses at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Memory that its control groups are charged, kernel memory included, and the proportional share of its processes outside of them.
+    /// Memory that its control groups are charged, kernel memory included, and the proportional
+    /// share of its processes outside of them.
     pub memory_bytes: u64,
     /// Open descriptors of its processes.
     pub descriptors: u64,
@@ -88,8 +90,8 @@ fn pids_of_groups(run_dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The folders under `/proc` of all processes of the node with this run directory: their command line or their environment
-/// speaks of it.
+/// The folders under `/proc` of all processes of the node with this run directory: their command
+/// line or their environment speaks of it.
 fn processes(run_dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(move |process| {

@@ -30,7 +30,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the command, which has to become a worker in the end; what it complains goes into a file in `folder`.
+    /// Starts the command, which has to become a worker in the end; what it complains goes into a
+    /// file in `folder`.
     ///
     /// # Errors
     /// Where it does not start.
@@ -148,7 +149,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The end of its input ends a worker that listens; one that does not is killed. Either may have ended before.
+        // The end of its input ends a worker that listens; one that does not is killed. Either may
+        // have ended before.
         drop(self.input.take());
         if self.read_until(Instant::now() + GRACE.min(self.patience), &mut [0; 1]).is_err() {
             let _ = self.child.kill();

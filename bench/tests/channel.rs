@@ -1,4 +1,5 @@
-//! The channel scenario for real, as short as it can be: that every arm that this machine has works, not how fast.
+//! The channel scenario for real, as short as it can be: that every arm that this machine has
+//! works, not how fast.
 
 use bench::channel::plan::{Arm, CALLS, CASES, Kind, Plan, Timing};
 use bench::channel::{Channel, measure};
@@ -64,7 +65,8 @@ fn what_is_counted_is_plausible(results: &Results) {
     let processor = results.figure("processor time of 1000 idle channels").expect("it was watched");
     assert!(processor.value >= 0.0);
     if let Some(memory) = results.figure("memory of an idle channel beyond its rings") {
-        // Ten channels only: what is counted in pages of both processes drowns them. More than nothing it is.
+        // Ten channels only: what is counted in pages of both processes drowns them. More than
+        // nothing it is.
         assert!(memory.value > 1.0, "{memory:?}");
     }
 }

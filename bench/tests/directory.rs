@@ -44,6 +44,7 @@ fn every_arm_answers_in_two_domains_and_nothing_is_left() {
         assert!(repetition.processor_ns.is_some_and(|ns| ns > 0), "{what}: no processor time");
     }
     let memory = results.figure("memory per further domain").expect("memory was measured");
-    // One short launch says only that it was measured: how much is the bench's to say, on a machine at rest.
+    // One short launch says only that it was measured: how much is the bench's to say, on a machine
+    // at rest.
     assert!(memory.value.is_finite() && memory.value < 64.0, "{memory:?}");
 }

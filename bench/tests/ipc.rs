@@ -1,11 +1,13 @@
-//! The scenario of endpoints for real, as short as it can be: that every arm that this machine has works, not how fast.
+//! The scenario of endpoints for real, as short as it can be: that every arm that this machine has
+//! works, not how fast.
 
 use bench::choice::Choice;
 use bench::ipc::plan::{CASES, Plan};
 use bench::ipc::{Ipc, measure};
 use bench::{Results, Scenario, report};
 
-/// A folder with the worker, and without gRPC and zenoh, whether somebody has built these or not: they have tests of their own.
+/// A folder with the worker, and without gRPC and zenoh, whether somebody has built these or not:
+/// they have tests of their own.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().join("ipc-worker");
@@ -44,7 +46,8 @@ fn every_arm_works_or_is_noted() {
             match results.of(&condition, arm.name()).next() {
                 Some(measured) => {
                     assert!(measured.window_s > 0.0, "{condition}: {}", arm.name());
-                    // A window that was lost to others, on a busy machine, may have no round trip in it.
+                    // A window that was lost to others, on a busy machine, may have no round trip
+                    // in it.
                     let whole = !case.is_round_trip();
                     assert!(measured.operations > 0 || !whole, "{condition}: {}", arm.name());
                 }

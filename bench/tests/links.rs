@@ -1,4 +1,5 @@
-//! The scenario of links for real, as short as it can be: that every arm that this machine has works, not how fast.
+//! The scenario of links for real, as short as it can be: that every arm that this machine has
+//! works, not how fast.
 
 use bench::choice::Choice;
 use bench::links::copies::PROGRAM;
@@ -6,8 +7,8 @@ use bench::links::measure;
 use bench::links::plan::{Arm, CASES, Plan};
 use std::path::Path;
 
-/// A folder with the worker, and with the program whose role a proxy is where that was built; without gRPC and zenoh, whether somebody has built these or not:
-/// they have tests of their own.
+/// A folder with the worker, and with the program whose role a proxy is where that was built;
+/// without gRPC and zenoh, whether somebody has built these or not: they have tests of their own.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let worker = Path::new(env!("CARGO_BIN_EXE_link-worker"));

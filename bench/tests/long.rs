@@ -1,4 +1,5 @@
-//! The scenarios with virtual machines for real, as short as they can be: that every arm works, not how fast.
+//! The scenarios with virtual machines for real, as short as they can be: that every arm works, not
+//! how fast.
 
 use bench::channel::between::plan::{Arm, Ends, Plan, Timing};
 use bench::channel::between::{Between, measure};
@@ -20,7 +21,8 @@ fn binary() -> PathBuf {
     binary
 }
 
-/// The binary, and this test's turn; `None`, and a printed reason, where this machine can have no guests.
+/// The binary, and this test's turn; `None`, and a printed reason, where this machine can have no
+/// guests.
 fn binary_for_guests() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
     let binary = binary();
     if !rustix::process::geteuid().is_root() || !binary.exists() {
@@ -113,7 +115,8 @@ fn a_guest_looks_names_up_by_every_arm() {
     }
     for repetition in &results.repetitions {
         let what = format!("{} {}", repetition.condition, repetition.arm);
-        // A packet of the guest's own resolver may be lost where everything else is busy, too; nothing of ours may.
+        // A packet of the guest's own resolver may be lost where everything else is busy, too;
+        // nothing of ours may.
         assert!(repetition.failures == 0 || repetition.arm == "naive", "{what}: {}", repetition.failures);
         assert!(repetition.latencies.count() > 0, "{what}: no look-ups");
     }

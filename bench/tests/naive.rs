@@ -1,4 +1,5 @@
-//! The naive arm for real: namespaces, a bridge, dnsmasq, the C library. It needs nothing of ours but the worker.
+//! The naive arm for real: namespaces, a bridge, dnsmasq, the C library. It needs nothing of ours
+//! but the worker.
 
 use bench::BenchError;
 use bench::directory::place::{Place, SUFFIX};
@@ -19,7 +20,8 @@ fn task() -> Task {
     }
 }
 
-/// A place next to the worker that cargo built; `None`, and a printed reason, where this machine can't have one.
+/// A place next to the worker that cargo built; `None`, and a printed reason, where this machine
+/// can't have one.
 fn place() -> Option<Place> {
     match Place::make(Path::new(env!("CARGO_BIN_EXE_lookup-worker")), None) {
         Ok(place) => Some(place),

@@ -1,4 +1,5 @@
-//! The scenario of reservations for real, as short as it can be: that every part works or is noted, not how fast.
+//! The scenario of reservations for real, as short as it can be: that every part works or is noted,
+//! not how fast.
 
 use bench::reserve::{Plan, Reserve, measure};
 use bench::{Scenario, report};

@@ -1,6 +1,8 @@
-//! One suite for every way of keeping promises of processors: what an [`Enforcer`] does, it does whichever it is.
+//! One suite for every way of keeping promises of processors: what an [`Enforcer`] does, it does
+//! whichever it is.
 //!
-//! Budgets are tiny and programs end by themselves: by the processor time that they may use, with whoever started them, and when they are dropped.
+//! Budgets are tiny and programs end by themselves: by the processor time that they may use, with
+//! whoever started them, and when they are dropped.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,8 +15,8 @@ use sys::schedule::Class;
 
 /// Processor seconds after which the kernel ends a program of these tests.
 const MOST_SECONDS: u64 = 10;
-/// How many spans are measured, and how many of them have to be as promised: what else the machine does may cost a span some of it, and a real loss
-/// costs each.
+/// How many spans are measured, and how many of them have to be as promised: what else the machine
+/// does may cost a span some of it, and a real loss costs each.
 const SPANS: usize = 5;
 /// See [`SPANS`].
 const GOOD_SPANS: usize = 3;
@@ -33,9 +35,11 @@ pub trait Subject {
     fn pass(&mut self, span: Duration);
     /// A process that always wants to run.
     fn hog(&mut self) -> Hog;
-    /// How far what is used may be from what was promised, in thousandths of the span; more is what the kind does not guarantee.
+    /// How far what is used may be from what was promised, in thousandths of the span; more is what
+    /// the kind does not guarantee.
     fn tolerance(&self) -> u64;
-    /// The time that a hypervisor has kept this machine's processors from it since its start, in ns; nothing where time is virtual.
+    /// The time that a hypervisor has kept this machine's processors from it since its start, in
+    /// ns; nothing where time is virtual.
     fn stolen_ns(&self) -> Option<u64> {
         None
     }
@@ -78,7 +82,8 @@ impl Hog {
     /// Ends it now.
     pub fn end(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // One that has ended already is as it should be; one that is stopped or frozen dies when it may run.
+            // One that has ended already is as it should be; one that is stopped or frozen dies
+            // when it may run.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -206,7 +211,9 @@ struct Share<'a> {
     thousandths: u64,
 }
 
-/// At least [`GOOD_SPANS`] of [`SPANS`] spans give everybody the share that is promised; processor time that a hypervisor took meanwhile may be missing. `read` says what each of `shares` has used, in their order.
+/// At least [`GOOD_SPANS`] of [`SPANS`] spans give everybody the share that is promised; processor
+/// time that a hypervisor took meanwhile may be missing. `read` says what each of `shares` has
+/// used, in their order.
 fn are_given(
     subject: &mut dyn Subject,
     span_ms: u64,
@@ -251,7 +258,8 @@ fn is_given(subject: &mut dyn Subject, id: &str, wanted_ns: u64, span_ms: u64) {
     });
 }
 
-/// Held processes use their budget, and no more; a change gives the other, and going back the first.
+/// Held processes use their budget, and no more; a change gives the other, and going back the
+/// first.
 ///
 /// # Panics
 /// If not.
@@ -343,7 +351,8 @@ pub fn forks_and_ends_are_seen(subject: &mut dyn Subject) {
     assert_eq!(children.len(), 3);
     parent.end();
     for child in children {
-        // They are the children of a child of ours that has ended, and their numbers are theirs as long as nobody waits for them.
+        // They are the children of a child of ours that has ended, and their numbers are theirs as
+        // long as nobody waits for them.
         sys::process::kill(child, rustix::process::Signal::KILL).expect("it is there");
     }
     subject.pass(Duration::from_millis(200));
@@ -446,7 +455,8 @@ pub fn who_is_expelled_is_as_before(subject: &mut dyn Subject) {
     assert_eq!(state(one.pid()), before);
 }
 
-/// A process that somebody else stops stays stopped, until somebody else continues it; then it has its budget again.
+/// A process that somebody else stops stays stopped, until somebody else continues it; then it has
+/// its budget again.
 ///
 /// # Panics
 /// If not.
@@ -486,7 +496,8 @@ fn inside(subject: &mut dyn Subject, id: &str, name: &str) -> JobReport {
     found.unwrap_or_else(|| panic!("job `{name}` of `{id}` is reported"))
 }
 
-/// Jobs that have ranks go before each other by them, and before whoever is no job; none of them gets anything of another machine's time.
+/// Jobs that have ranks go before each other by them, and before whoever is no job; none of them
+/// gets anything of another machine's time.
 ///
 /// # Panics
 /// If not.
@@ -547,7 +558,8 @@ fn priority(class: Class) -> Option<u32> {
     }
 }
 
-/// Jobs that go by deadlines have their own budgets in their own periods, and who is no job has what they leave.
+/// Jobs that go by deadlines have their own budgets in their own periods, and who is no job has
+/// what they leave.
 ///
 /// # Panics
 /// If not.
@@ -576,7 +588,8 @@ pub fn jobs_by_deadline_have_budgets_of_their_own(subject: &mut dyn Subject) {
     assert!([&slow, &fast, &none].into_iter().all(runs));
 }
 
-/// Jobs that nobody is, and several processes that are one, are told; jobs that make no sense are refused.
+/// Jobs that nobody is, and several processes that are one, are told; jobs that make no sense are
+/// refused.
 ///
 /// # Panics
 /// If not.
@@ -594,7 +607,8 @@ pub fn jobs_that_nobody_is_are_told(subject: &mut dyn Subject, policy: Order) {
     subject.enforcer().release().expect("all is given back");
 }
 
-/// In virtual time every job takes exactly what it asks for: it is in time if and only if the two-level analysis says so, and by no more than that says.
+/// In virtual time every job takes exactly what it asks for: it is in time if and only if the
+/// two-level analysis says so, and by no more than that says.
 ///
 /// # Panics
 /// If not.

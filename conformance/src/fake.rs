@@ -1,6 +1,7 @@
-//! A device without a machine: ends such as guests have them, where a thread of this process stands for the hypervisor. It carries rings
-//! between eventfds, a register and pipes, and notices when either side is gone. What it can't show is a real device; what it can is
-//! all that the end does with one.
+//! A device without a machine: ends such as guests have them, where a thread of this process stands
+//! for the hypervisor. It carries rings between eventfds, a register and pipes, and notices when
+//! either side is gone. What it can't show is a real device; what it can is all that the end does
+//! with one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,13 +28,15 @@ struct Hypervisor {
     rings: [OwnedFd; 2],
     interrupts: [Eventfd; 2],
     registers: Region,
-    /// The writing half alone: one that is open for reading as well would never learn that nobody reads any more.
+    /// The writing half alone: one that is open for reading as well would never learn that nobody
+    /// reads any more.
     life: OwnedFd,
     /// The other end is gone, and the device's has been told.
     told: bool,
 }
 
-/// Makes a device of an end whose ends are apart. The thread ends when both ends of the channel are gone.
+/// Makes a device of an end whose ends are apart. The thread ends when both ends of the channel are
+/// gone.
 ///
 /// # Errors
 /// Those of making descriptors, of mapping the registers and of starting the thread.
@@ -80,7 +83,8 @@ impl Hypervisor {
 
     /// Waits for a moment, and carries what there is.
     fn carry(&mut self) -> io::Result<()> {
-        // A register holds one word: whichever it is by now, each of the two may have been stored before, and a ring too many is none.
+        // A register holds one word: whichever it is by now, each of the two may have been stored
+        // before, and a ring too many is none.
         let at = layout::BELL_OFFSET - layout::BELL_OFFSET % 8;
         if self.registers.swap_u64(at, 0, Ordering::AcqRel) != 0 {
             for ringer in &self.rings {
@@ -96,7 +100,8 @@ impl Hypervisor {
             }
         }
         if gone && !self.told {
-            // By a byte, as an agent does that has to learn yet when the end is closed: the device stays as long as somebody has it.
+            // By a byte, as an agent does that has to learn yet when the end is closed: the device
+            // stays as long as somebody has it.
             self.told = true;
             rustix::io::write(&self.life, &[1])?;
         }

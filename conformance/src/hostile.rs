@@ -1,5 +1,5 @@
-//! Peers that break the rules, in words of the region that are theirs and in others: whoever meets one refuses, names the rule, and
-//! neither crashes nor waits.
+//! Peers that break the rules, in words of the region that are theirs and in others: whoever meets
+//! one refuses, names the rule, and neither crashes nor waits.
 
 use std::io;
 use std::sync::atomic::Ordering;

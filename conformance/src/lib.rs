@@ -2,12 +2,14 @@
 //! of a guest, or memory that another hypervisor shares. One suite of scenarios, each of which has
 //! two halves: the *near* one leads and judges, the *far* one answers (and judges what it sees).
 //!
-//! [`run`] has both halves of a scenario in two threads. Two programs that have met anyhow run one half each, by [`Scenario::near`] and
+//! [`run`] has both halves of a scenario in two threads. Two programs that have met anyhow run one
+//! half each, by [`Scenario::near`] and
 //! [`Scenario::far`]: so the ends can be in two machines. Each scenario wants a fresh channel; the order is that of [`SCENARIOS`].
 //!
 //! [`links`] is another suite: what every transport of links between nodes has to do.
 //!
-//! Whatever a half waits for, it waits for [`PATIENCE`] at most: a kind that loses a wake-up fails, and hangs nobody.
+//! Whatever a half waits for, it waits for [`PATIENCE`] at most: a kind that loses a wake-up fails,
+//! and hangs nobody.
 
 mod closing;
 pub mod enforcers;
@@ -148,7 +150,8 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
 /// Runs both halves of a scenario, in two threads.
 ///
 /// # Errors
-/// The failure of the half that reported one first; of two, of the one that did not merely find the other gone.
+/// The failure of the half that reported one first; of two, of the one that did not merely find the
+/// other gone.
 pub fn run(scenario: &Scenario, near: impl Party + 'static, far: impl Party + 'static) -> Done {
     let far_half = std::thread::Builder::new().name("far".into()).spawn({
         let scenario = *scenario;

@@ -139,7 +139,8 @@ pub(crate) fn asks_with_tokio(us: Box<dyn Party>) -> Done {
                 Ok(())
             };
             let ((), ()) = tokio::try_join!(asks, checks)?;
-            // tidy(sleep): the pause is what is tested: the other end falls asleep in it, or does not, and is woken either way.
+            // tidy(sleep): the pause is what is tested: the other end falls asleep in it, or does
+            // not, and is woken either way.
             tokio::time::sleep(PAUSE).await;
         }
         Ok(())

@@ -21,7 +21,8 @@ const HUGE_ONE_IN: u64 = 97;
 /// The length of an ordinary message at most, in bytes.
 const ORDINARY_BYTES: usize = 700;
 
-/// Message `number` where messages have `longest` bytes at most: always the same, and unlike its neighbours.
+/// Message `number` where messages have `longest` bytes at most: always the same, and unlike its
+/// neighbours.
 pub(crate) fn message(number: u64, longest: usize) -> Vec<u8> {
     let mixed = mix(number);
     let length = match number {

@@ -8,7 +8,8 @@ use channel::{End, OpenError, Receiver, Sender};
 use sys::region::Region;
 use wire::ring as layout;
 
-/// One end of a channel that nobody has opened yet, and that nobody else uses: what the suite is run with.
+/// One end of a channel that nobody has opened yet, and that nobody else uses: what the suite is
+/// run with.
 pub trait Party: Send {
     /// Opens it.
     ///
@@ -16,7 +17,8 @@ pub trait Party: Send {
     /// See [`OpenError`].
     fn open(self: Box<Self>) -> Result<(Sender, Receiver), OpenError>;
 
-    /// The region once more, beside the end: for halves that lie. An error of kind `Unsupported` lets their scenarios be skipped.
+    /// The region once more, beside the end: for halves that lie. An error of kind `Unsupported`
+    /// lets their scenarios be skipped.
     ///
     /// # Errors
     /// Those of mapping it.

@@ -78,7 +78,8 @@ pub(crate) fn answers_asleep(us: Box<dyn Party>) -> Done {
     crate::closing::until_closed(|| receiver.is_closed())
 }
 
-/// Lets the other end fill its ring and wait, misses deadlines of its own meanwhile, and then makes room.
+/// Lets the other end fill its ring and wait, misses deadlines of its own meanwhile, and then makes
+/// room.
 pub(crate) fn lets_deadlines_pass(us: Box<dyn Party>) -> Done {
     let (mut sender, mut receiver) = open(us)?;
     let longest = sender.max_message();

@@ -1,4 +1,5 @@
-//! Every way of keeping promises of processors, by the one suite. One test after the other: they measure processor time.
+//! Every way of keeping promises of processors, by the one suite. One test after the other: they
+//! measure processor time.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -244,7 +245,8 @@ fn deadline_changes_in_a_row() {
     commit_times("deadline", Deadline::new);
 }
 
-/// Whatever is only told of a promise is a reason to refuse it, where that was asked for; one of which nothing is told is kept.
+/// Whatever is only told of a promise is a reason to refuse it, where that was asked for; one of
+/// which nothing is told is kept.
 fn strict<E: Enforcer + 'static>(make: fn(Config) -> Result<E>) {
     let Some(mut bed) = bed(make, 0) else { return };
     let enforcer = suite::Subject::enforcer(&mut bed.subject);
@@ -302,7 +304,8 @@ fn strict_refuses_what_deadlines_do_not_guarantee() {
     strict(Deadline::new);
 }
 
-/// A second controller on the same cgroup is seen and told, and what it set is set back, a few times.
+/// A second controller on the same cgroup is seen and told, and what it set is set back, a few
+/// times.
 #[test]
 fn a_second_controller_is_told_and_outlasted() {
     let Some(mut bed) = bed(Bandwidth::new, 0) else { return };
@@ -355,7 +358,8 @@ fn the_simulator_replays_what_a_table_decided() {
     enforce::Simulator::replay(&recording).expect("the same decisions");
 }
 
-/// Threads that leave the deadline class asleep take nothing of its share with them: so many come and go that the kernel would be out of it.
+/// Threads that leave the deadline class asleep take nothing of its share with them: so many come
+/// and go that the kernel would be out of it.
 #[test]
 fn deadline_shares_come_back_from_those_who_sleep() {
     let Some(mut bed) = bed(Deadline::new, 0) else { return };

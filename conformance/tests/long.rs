@@ -1,4 +1,6 @@
-//! The suite of links over raw Ethernet, through all that may be between two nodes: it is frozen ([ADR 0128](../../docs/adr/0128-raw-ethernet-is-frozen.md)), so these tests are for the long run.
+//! The suite of links over raw Ethernet, through all that may be between two nodes: it is frozen
+//! ([ADR 0128](../../docs/adr/0128-raw-ethernet-is-frozen.md)), so these tests are for the long
+//! run.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod cables;
@@ -67,7 +69,8 @@ fn ethernet_where_what_is_in_between_begins_to_cut() {
 /// A device in between drops the encapsulation: after a moment frames go without.
 #[test]
 fn ethernet_where_what_is_in_between_takes_no_ip() {
-    // The first connection takes a second more: the load would be over before anything is exchanged.
+    // The first connection takes a second more: the load would be over before anything is
+    // exchanged.
     if has_cables("1500", &format!("ip link add {NO_IP} type veth peer name {NO_IP}-way")) {
         conforms_but(Kind::Ethernet, "transports are exchanged under load");
     }

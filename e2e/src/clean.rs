@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Everything that still speaks of `run_dir`: processes, mounts, control groups. Empty on a clean machine.
+/// Everything that still speaks of `run_dir`: processes, mounts, control groups. Empty on a clean
+/// machine.
 pub fn leftovers(run_dir: &Path) -> Vec<String> {
     let mut found = processes(run_dir);
     found.extend(mounts(run_dir));
@@ -34,7 +35,8 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Mounts of this mount namespace that lie below the run directory, and FUSE mounts of ours anywhere in it.
+/// Mounts of this mount namespace that lie below the run directory, and FUSE mounts of ours
+/// anywhere in it.
 fn mounts(run_dir: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let below = format!("{}/", run_dir.display());

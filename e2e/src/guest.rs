@@ -1,7 +1,9 @@
-//! A guest under QEMU for what this machine's own kernel can't show: cgroup version 2 alone, crun, and FUSE as Linux 6.1 has it.
+//! A guest under QEMU for what this machine's own kernel can't show: cgroup version 2 alone, crun,
+//! and FUSE as Linux 6.1 has it.
 //!
-//! The guest is an image of ours (`image`), made of Debian's kernel, busybox and the binary under test. It runs
-//! `programs/guest/start.sh` and says what came out line by line on its second serial port.
+//! The guest is an image of ours (`image`), made of Debian's kernel, busybox and the binary under
+//! test. It runs `programs/guest/start.sh` and says what came out line by line on its second serial
+//! port.
 
 use crate::node::{binary, target};
 use crate::report::Machine;
@@ -12,8 +14,8 @@ use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// How long the guest may take for everything. It takes a minute or two; a machine with six times the work for its processors gets
-/// what it needs.
+/// How long the guest may take for everything. It takes a minute or two; a machine with six times
+/// the work for its processors gets what it needs.
 const DEADLINE: Duration = Duration::from_secs(600);
 /// The guest's memory, in MiB: four times what the image and the domains take.
 const MEMORY_MIB: &str = "1500";

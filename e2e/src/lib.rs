@@ -1,7 +1,8 @@
-//! The test bed: a node of its own (daemon, run and state directories) per test, a real name server, and a proof that
-//! nothing is left behind.
+//! The test bed: a node of its own (daemon, run and state directories) per test, a real name
+//! server, and a proof that nothing is left behind.
 //!
-//! Every test asks [`Node::start`]; where the machine lacks something, it is told so and prints `skipped: reason`.
+//! Every test asks [`Node::start`]; where the machine lacks something, it is told so and prints
+//! `skipped: reason`.
 
 pub mod clean;
 pub mod cluster;

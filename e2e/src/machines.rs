@@ -1,6 +1,8 @@
-//! Virtual machines as domains of a node under test: what they need of this machine, the guest that they boot, their part of the file.
+//! Virtual machines as domains of a node under test: what they need of this machine, the guest that
+//! they boot, their part of the file.
 //!
-//! Emulation everywhere: a KVM that is there and then hangs, as nested ones do, would cost the tests their meaning.
+//! Emulation everywhere: a KVM that is there and then hangs, as nested ones do, would cost the
+//! tests their meaning.
 
 use crate::node::{Node, Run, binary, target};
 use image::{GuestPrograms, Image, Kernel, Spec};
@@ -24,7 +26,8 @@ pub fn start() -> Option<Node> {
         return None;
     }
     let node = Node::start()?;
-    // Every node of the tests finds the kernel where a user would have put it, and the images that others have built.
+    // Every node of the tests finds the kernel where a user would have put it, and the images that
+    // others have built.
     std::fs::create_dir_all(node.state_dir()).expect("a state directory");
     let images = target().join("guests-of-nodes");
     std::fs::create_dir_all(&images).expect("a directory for images");
@@ -51,7 +54,8 @@ fn kernel() -> Result<Kernel, String> {
     Kernel::find(&unpacked()).map_err(|error| format!("{error}; run `make deps`"))
 }
 
-/// The guest of the tests: what every guest has, and their programs. `peer` is `channel_peer` as it was built, with `endpoint_peer` beside it.
+/// The guest of the tests: what every guest has, and their programs. `peer` is `channel_peer` as it
+/// was built, with `endpoint_peer` beside it.
 pub fn image(peer: &str) -> &'static Image {
     static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {
@@ -69,7 +73,8 @@ pub fn image(peer: &str) -> &'static Image {
     })
 }
 
-/// A guest whose kernel runs guests of its own: on an emulated processor, which can be asked to do that as AMD's are.
+/// A guest whose kernel runs guests of its own: on an emulated processor, which can be asked to do
+/// that as AMD's are.
 pub fn image_with_kvm() -> Image {
     let programs = GuestPrograms::find(binary()).expect("busybox");
     let mut spec = image::guest(kernel().expect("a kernel"), &programs);
@@ -120,7 +125,8 @@ pub fn compile(folder: &Path, source: &str) -> Option<PathBuf> {
     }
 }
 
-/// A domain of kind `vm` in the words of the file. `machine` are further entries of its table `machine`, `more` further lines.
+/// A domain of kind `vm` in the words of the file. `machine` are further entries of its table
+/// `machine`, `more` further lines.
 pub fn domain(name: &str, command: &[&str], machine: &str, more: &str) -> String {
     let command = if command.is_empty() { String::new() } else { format!("command = {command:?}\n") };
     format!(
@@ -158,7 +164,8 @@ pub fn shell_ok(node: &Node, domain: &str, line: &str) -> String {
     run.out
 }
 
-/// The shell line that prints the process id of a role of ours in a guest. It does not find itself, which has a bracket in the word.
+/// The shell line that prints the process id of a role of ours in a guest. It does not find itself,
+/// which has a bracket in the word.
 pub fn pid_of(role: &str) -> String {
     let (first, rest) = role.split_at(1);
     format!(

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// The first of the ports that processes are given, and how many there are: below those from which the kernel takes
-/// one for who names none.
+/// The first of the ports that processes are given, and how many there are: below those from which
+/// the kernel takes one for who names none.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 12_000;
 
-/// A port of 127.0.0.1 that is free for UDP and TCP now, and that nobody gets who asks the kernel for any.
+/// A port of 127.0.0.1 that is free for UDP and TCP now, and that nobody gets who asks the kernel
+/// for any.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own = (std::process::id() % u32::from(PORTS)) as u16;

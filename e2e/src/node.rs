@@ -1,4 +1,5 @@
-//! A node of its own: run and state directories in a temporary folder, driven through the real binary.
+//! A node of its own: run and state directories in a temporary folder, driven through the real
+//! binary.
 
 use crate::{clean, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -208,15 +209,16 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
-/// Kills processes one right after the other, as `kill -9` does, and waits until the kernel has taken from each what it had: a process that is dying still has
-/// its sockets and its locks when it has no name any more.
+/// Kills processes one right after the other, as `kill -9` does, and waits until the kernel has
+/// taken from each what it had: a process that is dying still has its sockets and its locks when it
+/// has no name any more.
 pub fn kill_and_wait(pids: &[u32]) {
     let processes = kill_together(pids);
     wait::until("what was killed has ended", || have_ended(&processes));
 }
 
-/// The same, where the death of all at once is meant: who waits for a file that a dead frontend served ends only when the next daemon takes its mount
-/// away, so after a time it is gone on with.
+/// The same, where the death of all at once is meant: who waits for a file that a dead frontend
+/// served ends only when the next daemon takes its mount away, so after a time it is gone on with.
 pub fn kill_all_at_once(pids: &[u32]) {
     let processes = kill_together(pids);
     let given_up = Instant::now() + TIME_TO_DIE;
@@ -329,8 +331,9 @@ pub(crate) fn in_path(program: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()))
 }
 
-/// A topology with a directory service in front of `port` and the given client domains, in the words of the file.
-/// `service` and `client` are further lines for the service's settings and for each client.
+/// A topology with a directory service in front of `port` and the given client domains, in the
+/// words of the file. `service` and `client` are further lines for the service's settings and for
+/// each client.
 pub fn topology(port: u16, clients: &[&str], settings: &str, client: &str) -> String {
     let mut text = format!(
         "name = \"test\"\n\n[domain.resolver]\nkind = \"container\"\nroot = \"host\"\nnetwork = \"host\"\n\

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes the image layout `image` and the archive `image.tar` with one image, `latest`, of `tree`: each is in `folder`. Its containers have `flavour` in
-/// `$FLAVOUR`.
+/// Makes the image layout `image` and the archive `image.tar` with one image, `latest`, of `tree`:
+/// each is in `folder`. Its containers have `flavour` in `$FLAVOUR`.
 ///
 /// # Panics
 /// Where bash, tar or gzip fail.

@@ -1,7 +1,9 @@
-//! A guest whose power is cut: QEMU is killed, so what the guest had not written to its disk is lost. It has a node whose state directory is on that
-//! disk, and a container of an image of several thousand files.
+//! A guest whose power is cut: QEMU is killed, so what the guest had not written to its disk is
+//! lost. It has a node whose state directory is on that disk, and a container of an image of
+//! several thousand files.
 //!
-//! `programs/power_cut/start.sh` is run at each boot and says how far it is; a line `cut REASON` asks for the cut.
+//! `programs/power_cut/start.sh` is run at each boot and says how far it is; a line `cut REASON`
+//! asks for the cut.
 
 use crate::guest::program;
 use crate::node::{binary, target};
@@ -13,7 +15,8 @@ use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// How long one boot may take until it asks for a cut or is done, on a machine that has much else to do.
+/// How long one boot may take until it asks for a cut or is done, on a machine that has much else
+/// to do.
 const DEADLINE: Duration = Duration::from_secs(300);
 /// More boots than the script asks for.
 const MAX_BOOTS: usize = 8;
@@ -21,10 +24,12 @@ const MAX_BOOTS: usize = 8;
 const MEMORY_MIB: &str = "1500";
 /// The size of the disk, in bytes.
 const DISK_BYTES: u64 = 1 << 30;
-/// Files of the image whose content is compared; enough that to unpack and to write them takes seconds.
+/// Files of the image whose content is compared; enough that to unpack and to write them takes
+/// seconds.
 const FILES: usize = 3_000;
 
-/// Boots the guest until it is done; its report, with the reasons of the cuts as notes. `Err`: what this machine lacks.
+/// Boots the guest until it is done; its report, with the reasons of the cuts as notes. `Err`: what
+/// this machine lacks.
 ///
 /// # Errors
 /// The missing part, and how to get it.

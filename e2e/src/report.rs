@@ -1,4 +1,5 @@
-//! A machine under QEMU that says on its second serial port, line by line, what it tried and what came out.
+//! A machine under QEMU that says on its second serial port, line by line, what it tried and what
+//! came out.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -25,7 +26,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads one line: `ok NAME`, `not ok NAME: why` (`|` for a new line), `done COUNT`, an object of JSON, or a note.
+    /// Reads one line: `ok NAME`, `not ok NAME: why` (`|` for a new line), `done COUNT`, an object
+    /// of JSON, or a note.
     pub fn read(&mut self, line: &str) {
         let line = line.trim();
         if let Some(name) = line.strip_prefix("ok ") {
@@ -56,8 +58,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts QEMU with these arguments, and the first serial port in the file `console`. Emulation everywhere: a KVM that is there and then hangs,
-    /// as nested ones do, would cost the tests their meaning.
+    /// Starts QEMU with these arguments, and the first serial port in the file `console`. Emulation
+    /// everywhere: a KVM that is there and then hangs, as nested ones do, would cost the tests
+    /// their meaning.
     ///
     /// # Panics
     /// Where QEMU does not start.

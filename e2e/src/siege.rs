@@ -1,4 +1,5 @@
-//! The sides of a siege: attackers, whose attacks are lists in `programs/siege.py`, and a tenant that measures what it does meanwhile.
+//! The sides of a siege: attackers, whose attacks are lists in `programs/siege.py`, and a tenant
+//! that measures what it does meanwhile.
 
 use crate::Run;
 use std::path::Path;
@@ -23,7 +24,8 @@ pub fn begun(score: &Path) -> (String, bool) {
     (text, all)
 }
 
-/// Kills a siege that runs outside of containers with all that it has started: its attacks have sessions of their own.
+/// Kills a siege that runs outside of containers with all that it has started: its attacks have
+/// sessions of their own.
 pub fn end(siege: &mut std::process::Child) {
     // Parents first, so that none begins another round.
     processes(siege).into_iter().for_each(crate::node::kill);
@@ -41,7 +43,8 @@ pub fn processes(siege: &std::process::Child) -> Vec<u32> {
     all
 }
 
-/// A domain of the file that runs a list of attacks, whose score is in `folder`, which it sees as `/score`.
+/// A domain of the file that runs a list of attacks, whose score is in `folder`, which it sees as
+/// `/score`.
 pub fn attacker(name: &str, list: &str, folder: &Path, peer: &str, more: &str) -> String {
     let programs = Path::new(PROGRAM).parent().map_or_else(String::new, |at| at.display().to_string());
     format!(

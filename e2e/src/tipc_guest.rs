@@ -1,7 +1,9 @@
-//! A guest under QEMU whose kernel has what this machine's own may lack, TIPC, and in it two nodes: network namespaces with a cable between them.
+//! A guest under QEMU whose kernel has what this machine's own may lack, TIPC, and in it two nodes:
+//! network namespaces with a cable between them.
 //!
-//! It boots an image of ours (`image`), made of Debian's kernel, busybox, `ip` and `tipc` of iproute2, and `tipc_peer`. The near node says line by line on
-//! the guest's second serial port what came of its checks.
+//! It boots an image of ours (`image`), made of Debian's kernel, busybox, `ip` and `tipc` of
+//! iproute2, and `tipc_peer`. The near node says line by line on the guest's second serial port
+//! what came of its checks.
 
 use crate::node::target;
 use crate::report::{Machine, Report};
@@ -10,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Scenarios of the suite that are not run by way of the other node: what they show is above the socket, they take most of the time, and two checks of
-/// their own exchange transports and connect again between the nodes.
+/// Scenarios of the suite that are not run by way of the other node: what they show is above the
+/// socket, they take most of the time, and two checks of their own exchange transports and connect
+/// again between the nodes.
 pub const NOT_BY_RELAY: [&str; 4] = [
     "bodies are made smaller, by each compression",
     "many small messages go in few packets",
@@ -19,19 +22,22 @@ pub const NOT_BY_RELAY: [&str; 4] = [
     "transports are exchanged under load",
 ];
 
-/// How long everything may take. It takes some seconds, or minutes with the suite; a machine with much else to do gets what it needs.
+/// How long everything may take. It takes some seconds, or minutes with the suite; a machine with
+/// much else to do gets what it needs.
 const DEADLINE: Duration = Duration::from_secs(300);
 /// The same with the suite.
 const DEADLINE_OF_SUITE: Duration = Duration::from_secs(1200);
 /// Memory of the guest, in MiB.
 const MEMORY_MIB: &str = "384";
-/// Asks for the suite of links between the two as well, which takes minutes: `all`, or a part of the names of its scenarios.
+/// Asks for the suite of links between the two as well, which takes minutes: `all`, or a part of
+/// the names of its scenarios.
 pub const SUITE: &str = "TOMBOLO_TIPC_SUITE";
 /// The value of [`SUITE`] that asks for all of it.
 pub const ALL: &str = "all";
 const MODULES: [&str; 2] = ["veth", "tipc"];
 
-/// Boots it and lets the near node come to its end; the reason, where this machine can't. `peer` is `tipc_peer` as it was built.
+/// Boots it and lets the near node come to its end; the reason, where this machine can't. `peer` is
+/// `tipc_peer` as it was built.
 ///
 /// # Errors
 /// The missing part, and how to get it.

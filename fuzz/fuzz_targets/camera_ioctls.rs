@@ -1,5 +1,6 @@
-//! A program with an open camera: ioctls of any number, size and content, in any order, and states that come back changed. What
-//! must hold: no panic; frames go into the buffers of this file only; numbers of frames only grow.
+//! A program with an open camera: ioctls of any number, size and content, in any order, and states
+//! that come back changed. What must hold: no panic; frames go into the buffers of this file only;
+//! numbers of frames only grow.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use v4l2::{Answer, Areas, Call, Device, Picture, Session};

@@ -1,6 +1,7 @@
-//! A stranger's input, before it is known who that is: certificates in a handshake, requests for certificates, proofs, and what stands in a
-//! node's files and in the registry. What must hold: no panic; nobody is believed whom the authority issued nothing; what is signed is for the name
-//! that the authority gives, whatever the request says; and nobody has the authority's key who has not.
+//! A stranger's input, before it is known who that is: certificates in a handshake, requests for
+//! certificates, proofs, and what stands in a node's files and in the registry. What must hold: no
+//! panic; nobody is believed whom the authority issued nothing; what is signed is for the name that
+//! the authority gives, whatever the request says; and nobody has the authority's key who has not.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::sync::LazyLock;

@@ -1,5 +1,6 @@
-//! The text of a filter that a subscriber installs, and an event that a publisher writes: a NUL is between the two. What must hold: no
-//! panic, a cost within the bound, the same filter from the same text, and an answer that does not depend on who else has a filter.
+//! The text of a filter that a subscriber installs, and an event that a publisher writes: a NUL is
+//! between the two. What must hold: no panic, a cost within the bound, the same filter from the
+//! same text, and an answer that does not depend on who else has a filter.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use publication::{Fields, Filter};

@@ -1,6 +1,7 @@
-//! Messages of another node's proxy about an endpoint there, to its stand-in here, on a real channel whose other end an endpoint of
-//! this node has. What must hold: no panic; a rule that is broken is said; whatever is heard is answered by little; and nothing but what
-//! is passed on bears another name than the peer's.
+//! Messages of another node's proxy about an endpoint there, to its stand-in here, on a real
+//! channel whose other end an endpoint of this node has. What must hold: no panic; a rule that is
+//! broken is said; whatever is heard is answered by little; and nothing but what is passed on bears
+//! another name than the peer's.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use channel::{Config, pair};

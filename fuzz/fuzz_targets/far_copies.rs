@@ -1,5 +1,6 @@
-//! Requests of another node for a buffer that was granted to an endpoint there, to the lender here: a real buffer. What must hold: no panic; what
-//! was granted to be read stays as it is; pieces are no longer than they may be and come from the buffer; and after a recall nothing is copied.
+//! Requests of another node for a buffer that was granted to an endpoint there, to the lender here:
+//! a real buffer. What must hold: no panic; what was granted to be read stays as it is; pieces are
+//! no longer than they may be and come from the buffer; and after a recall nothing is copied.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use endpoint::{Access, Address, Endpoint, Lender, Options};

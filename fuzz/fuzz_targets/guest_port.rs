@@ -1,5 +1,6 @@
-//! Bytes of a guest over its port, to the machine process. What must hold: no panic; what is held for it and what waits for it
-//! stay within their bounds; and nothing is understood of a guest that has not said who it is.
+//! Bytes of a guest over its port, to the machine process. What must hold: no panic; what is held
+//! for it and what waits for it stay within their bounds; and nothing is understood of a guest that
+//! has not said who it is.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;
@@ -11,7 +12,8 @@ use wire::guest::{
 
 /// Steps of one script: more bring nothing new.
 const MAX_STEPS: usize = 4096;
-/// The bytes that may wait for a guest that does not read: the outbox's bound, and the message that broke it.
+/// The bytes that may wait for a guest that does not read: the outbox's bound, and the message that
+/// broke it.
 const MOST_WAITING: usize = 4 * 1024 * 1024 + 128 * 1024;
 
 fuzz::target!(|bytes: &[u8]| {

@@ -1,5 +1,6 @@
-//! Frames of Ethernet by a node with the keys of a lane, and by anybody around it. What must hold: no panic; what is
-//! understood is written the same; what is held stays within a window; and whoever says little makes us say little.
+//! Frames of Ethernet by a node with the keys of a lane, and by anybody around it. What must hold:
+//! no panic; what is understood is written the same; what is held stays within a window; and
+//! whoever says little makes us say little.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;

@@ -1,6 +1,6 @@
-//! Messages longer than a record and than the ring, in pieces, in both directions, with a peer that scribbles between our
-//! calls. What must hold: no panic, no violation without a lie, no more memory than was allowed; a message comes whole and
-//! as it was sent, or not at all.
+//! Messages longer than a record and than the ring, in pieces, in both directions, with a peer that
+//! scribbles between our calls. What must hold: no panic, no violation without a lie, no more
+//! memory than was allowed; a message comes whole and as it was sent, or not at all.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::collections::VecDeque;
@@ -14,7 +14,8 @@ use fuzz::watch::Watch;
 const STEPS_MAX: usize = 300;
 /// Most bytes that either end puts together: several rings.
 const LIMIT_MAX: usize = 20_000;
-/// Looks for a message that has been sent. One look takes about a ring's bytes, or an abandoned message.
+/// Looks for a message that has been sent. One look takes about a ring's bytes, or an abandoned
+/// message.
 const LOOKS_MAX: usize = 200;
 
 fuzz::target!(|bytes: &[u8]| {

@@ -1,5 +1,6 @@
-//! Bytes of another node's proxy, to the link that it was let into. What must hold: no panic; what is understood is written the
-//! same; what is held stays within its bounds; and one frame of the peer makes us say a few, not many.
+//! Bytes of another node's proxy, to the link that it was let into. What must hold: no panic; what
+//! is understood is written the same; what is held stays within its bounds; and one frame of the
+//! peer makes us say a few, not many.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;

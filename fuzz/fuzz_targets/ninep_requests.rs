@@ -1,5 +1,6 @@
-//! Requests of 9P clients. There is no panic; a message that is understood is understood in one way only: by its own number, size and tag, with
-//! names that lie within it, and neither a longer nor a shorter one begins with it.
+//! Requests of 9P clients. There is no panic; a message that is understood is understood in one way
+//! only: by its own number, size and tag, with names that lie within it, and neither a longer nor a
+//! shorter one begins with it.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use wire::ninep::{HEAD_BYTES, Qid, Reply, Request, WALK_MAX, put_entry, size};

@@ -1,5 +1,6 @@
-//! Descriptors and header words of every kind, before an end is opened. What must hold: no panic, no access outside, and an
-//! error that names what really is wrong; an end that opens is as its maker made it, as far as it matters.
+//! Descriptors and header words of every kind, before an end is opened. What must hold: no panic,
+//! no access outside, and an error that names what really is wrong; an end that opens is as its
+//! maker made it, as far as it matters.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::os::fd::OwnedFd;

@@ -1,5 +1,6 @@
-//! An end whose peer speaks by the rules and scribbles between our calls. What must hold: no panic, no violation without a
-//! lie, no write to what is not ours, calls that keep their deadlines; and what was not scribbled over comes as it was sent.
+//! An end whose peer speaks by the rules and scribbles between our calls. What must hold: no panic,
+//! no violation without a lie, no write to what is not ours, calls that keep their deadlines; and
+//! what was not scribbled over comes as it was sent.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::collections::VecDeque;

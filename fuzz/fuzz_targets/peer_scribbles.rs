@@ -1,5 +1,6 @@
-//! An end under traffic while another thread scribbles over everything, as fast as it can, before the end is opened and for
-//! as long as it lives. What must hold: no panic, no access outside, no call that misses its deadline.
+//! An end under traffic while another thread scribbles over everything, as fast as it can, before
+//! the end is opened and for as long as it lives. What must hold: no panic, no access outside, no
+//! call that misses its deadline.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::sync::atomic::{AtomicBool, Ordering};

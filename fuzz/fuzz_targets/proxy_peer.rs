@@ -1,6 +1,8 @@
-//! Bytes of another node's proxy to ours, once it has shown whose it is: its first bytes, pairs for whatever it likes, and any messages on them, while this
-//! node's daemon accepts some and refuses others, and programs come and go. What must hold: no panic; what is asked, opened and pumped is counted
-//! right and within its bounds; the daemon is told of each event once; and what a refusal says is cut and cleaned.
+//! Bytes of another node's proxy to ours, once it has shown whose it is: its first bytes, pairs for
+//! whatever it likes, and any messages on them, while this node's daemon accepts some and refuses
+//! others, and programs come and go. What must hold: no panic; what is asked, opened and pumped is
+//! counted right and within its bounds; the daemon is told of each event once; and what a refusal
+//! says is cut and cleaned.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;

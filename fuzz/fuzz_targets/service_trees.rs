@@ -1,5 +1,6 @@
-//! Messages of a service and its consumer: trees, ranges, streams and whole messages. What must hold: no panic, what is understood says the
-//! same when it is said again, a name is one that a kernel may have, and no number leads out of its folder.
+//! Messages of a service and its consumer: trees, ranges, streams and whole messages. What must
+//! hold: no panic, what is understood says the same when it is said again, a name is one that a
+//! kernel may have, and no number leads out of its folder.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use wire::service::{

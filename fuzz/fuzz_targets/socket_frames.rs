@@ -1,6 +1,7 @@
-//! The relay at the other end of a channel says what it likes, while this one opens, reads, passes on and ends connections. What must hold: no panic,
-//! a frame that is understood says the same when it is said again, nobody sends beyond a window of ours, we never send beyond one of theirs, and who
-//! keeps to the rules is never told that one was broken.
+//! The relay at the other end of a channel says what it likes, while this one opens, reads, passes
+//! on and ends connections. What must hold: no panic, a frame that is understood says the same when
+//! it is said again, nobody sends beyond a window of ours, we never send beyond one of theirs, and
+//! who keeps to the rules is never told that one was broken.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
-//! A stream whose peer writes and reads by the rules and scribbles between our calls. What must hold is what must hold for
-//! messages, and that bytes come once, in order, across the seams of records.
+//! A stream whose peer writes and reads by the rules and scribbles between our calls. What must
+//! hold is what must hold for messages, and that bytes come once, in order, across the seams of
+//! records.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::collections::VecDeque;
@@ -127,7 +128,8 @@ impl Play {
             }
             Err(SendError::Full | SendError::TimedOut) => {}
             Err(SendError::Closed) => {
-                // A reader that has met a lie behind good bytes has closed, and says why when it is asked again.
+                // A reader that has met a lie behind good bytes has closed, and says why when it is
+                // asked again.
                 let known = self.closed || self.damage.any() || self.damage.states || self.outward.finished;
                 assert!(known, "nobody closed");
             }

@@ -1,5 +1,5 @@
-//! Messages and packets of other parties. What must hold: no panic, and what is understood says the same when it
-//! is said again.
+//! Messages and packets of other parties. What must hold: no panic, and what is understood says the
+//! same when it is said again.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;

@@ -1,6 +1,7 @@
 //! The corpus without a fuzzer: each kept input, and for some seconds inputs that are made of them.
 //!
-//! This finds what a change breaks of what is known. New paths are what the fuzzer itself finds, with coverage.
+//! This finds what a change breaks of what is known. New paths are what the fuzzer itself finds,
+//! with coverage.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -60,7 +61,8 @@ fn keep(target: &str, number: u64, bytes: &[u8]) -> PathBuf {
     file
 }
 
-/// A small generator (splitmix64). It begins with a number of this very program: other code, other inputs.
+/// A small generator (splitmix64). It begins with a number of this very program: other code, other
+/// inputs.
 struct Random(u64);
 
 impl Random {

@@ -1,5 +1,6 @@
-//! Memory whose other party changes any word between any two looks of ours, as a script says: what a concurrent scribbler
-//! can do, without his luck. It also watches what we do: a look outside the ring, or a write to what is not ours, fails.
+//! Memory whose other party changes any word between any two looks of ours, as a script says: what
+//! a concurrent scribbler can do, without his luck. It also watches what we do: a look outside the
+//! ring, or a write to what is not ours, fails.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,7 +11,8 @@ use wire::ring as layout;
 
 use crate::script::Script;
 
-/// Where the control words stand in the liar's memory, and where the ring does: with guards on all sides.
+/// Where the control words stand in the liar's memory, and where the ring does: with guards on all
+/// sides.
 pub const CONTROL: usize = 64;
 /// See [`CONTROL`].
 pub const DATA: usize = CONTROL + layout::CONTROL_STRIDE + 64;
@@ -84,7 +86,8 @@ impl<'s> Liar<'s> {
         read(&mut self.state.borrow_mut().script)
     }
 
-    /// Says where we are, before the next operation, and up to where that has been shown to the other side.
+    /// Says where we are, before the next operation, and up to where that has been shown to the
+    /// other side.
     ///
     /// # Panics
     /// When a position is none.
@@ -97,7 +100,8 @@ impl<'s> Liar<'s> {
         state.looks = 0;
     }
 
-    /// Sees to it that a record of `length` bytes at `position` was believed for a good reason: what was shown last says so.
+    /// Sees to it that a record of `length` bytes at `position` was believed for a good reason:
+    /// what was shown last says so.
     ///
     /// # Panics
     /// When it was believed for none.

@@ -1,4 +1,5 @@
-//! The common parts of the fuzz targets: a script out of the fuzzer's bytes, and the places where it is played.
+//! The common parts of the fuzz targets: a script out of the fuzzer's bytes, and the places where
+//! it is played.
 
 pub mod corpus;
 pub mod liar;
@@ -6,7 +7,8 @@ pub mod script;
 pub mod stage;
 pub mod watch;
 
-/// The entry of a target, which takes the fuzzer's bytes: a program of libFuzzer with the feature `fuzzing`, else a function `run`.
+/// The entry of a target, which takes the fuzzer's bytes: a program of libFuzzer with the feature
+/// `fuzzing`, else a function `run`.
 #[macro_export]
 macro_rules! target {
     (|$bytes:ident: &[u8]| $body:block) => {

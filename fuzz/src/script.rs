@@ -47,8 +47,8 @@ impl<'a> Script<'a> {
         self.byte() & 1 == 1
     }
 
-    /// A word of 64 bits in which the interesting values are short to write: small ones, their negatives, neighbours
-    /// of powers of two, multiples of 8, and (long) any.
+    /// A word of 64 bits in which the interesting values are short to write: small ones, their
+    /// negatives, neighbours of powers of two, multiples of 8, and (long) any.
     pub fn word(&mut self) -> u64 {
         match self.byte() % 8 {
             0 => u64::from(self.byte()),

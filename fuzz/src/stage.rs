@@ -1,4 +1,5 @@
-//! A channel with an end of ours, a peer that speaks by the rules, and a hand of the peer's that writes what it likes.
+//! A channel with an end of ours, a peer that speaks by the rules, and a hand of the peer's that
+//! writes what it likes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -12,7 +13,8 @@ use crate::script::Script;
 
 /// The smallest ring there is: scripts get around it.
 pub const RING_BYTES: u32 = layout::RING_BYTES_MIN;
-/// The time by which a call may miss its deadline, on a machine under load, before it counts as a hang.
+/// The time by which a call may miss its deadline, on a machine under load, before it counts as a
+/// hang.
 pub const SLACK: Duration = Duration::from_secs(5);
 /// How long a call waits here: enough to come to its sleep.
 pub const WAIT: Duration = Duration::from_micros(30);
@@ -126,7 +128,8 @@ impl Hand {
         }
     }
 
-    /// One act of malice: anything anywhere, or almost right where it hurts. Returns what it damages.
+    /// One act of malice: anything anywhere, or almost right where it hurts. Returns what it
+    /// damages.
     ///
     /// # Panics
     /// When the machine refuses a write into the region.

@@ -1,4 +1,5 @@
-//! Every fuzz target on its corpus, as an ordinary test: what is known is looked at in each run, without a fuzzer.
+//! Every fuzz target on its corpus, as an ordinary test: what is known is looked at in each run,
+//! without a fuzzer.
 
 #[path = "../fuzz_targets/camera_ioctls.rs"]
 mod camera_ioctls;

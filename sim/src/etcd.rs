@@ -1,6 +1,8 @@
-//! etcd as its clients see it: one history of transactions, leases that end with all that is bound to them, watches in the order of the history.
+//! etcd as its clients see it: one history of transactions, leases that end with all that is bound
+//! to them, watches in the order of the history.
 //!
-//! Elections let everybody wait, and give all leases their whole time anew, as etcd's next leader does. Leases end late, never early.
+//! Elections let everybody wait, and give all leases their whole time anew, as etcd's next leader
+//! does. Leases end late, never early.
 
 use crate::time::MS;
 use std::collections::BTreeMap;
@@ -31,7 +33,8 @@ pub enum Expected {
     Revision(u64),
 }
 
-/// One transaction: if all is as expected, everything is written, and in any case these keys are read (before).
+/// One transaction: if all is as expected, everything is written, and in any case these keys are
+/// read (before).
 #[derive(Debug, Clone, Default)]
 pub struct Transaction {
     /// Keys and what is expected of them.

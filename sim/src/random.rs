@@ -1,6 +1,7 @@
 //! Randomness out of a seed.
 
-/// A splitmix64: small, and the same everywhere. (Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.)
+/// A splitmix64: small, and the same everywhere. (Steele, Lea and Flood, Fast splittable
+/// pseudorandom number generators, OOPSLA 2014.)
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

@@ -1,4 +1,5 @@
-//! The cost of a large cluster: the decisions that ship, on a thousand nodes and ten thousand domains, and what they ask of etcd. `docs/scale.md` has the figures.
+//! The cost of a large cluster: the decisions that ship, on a thousand nodes and ten thousand
+//! domains, and what they ask of etcd. `docs/scale.md` has the figures.
 
 use placement::{Assigned, Cluster, Node, Standing, Verdict, Want, Wish, judge};
 use std::time::{Duration, Instant};

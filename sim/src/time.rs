@@ -1,7 +1,9 @@
-//! Virtual time: tasks that wait for it, and the order in which everything happens. One thread, no real clock.
+//! Virtual time: tasks that wait for it, and the order in which everything happens. One thread, no
+//! real clock.
 //!
-//! A task belongs to an *owner* (a daemon's life, a machine), with which it ends or stands still. What happens at one moment happens in the order in
-//! which it was asked for, so that a seed gives one history.
+//! A task belongs to an *owner* (a daemon's life, a machine), with which it ends or stands still.
+//! What happens at one moment happens in the order in which it was asked for, so that a seed gives
+//! one history.
 
 use crate::random::Random;
 use std::cell::{Cell, RefCell};
@@ -206,7 +208,8 @@ impl Time {
         }
     }
 
-    /// Drops everything that is still to happen, and with it what the world's tasks hold of each other.
+    /// Drops everything that is still to happen, and with it what the world's tasks hold of each
+    /// other.
     pub fn finish(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         let due = std::mem::take(&mut *self.0.due.borrow_mut());

@@ -59,8 +59,9 @@ fn each_rule_that_is_broken_on_purpose_is_found_out() {
     }
 }
 
-/// A daemon had read that it has a claim, stood still or was cut off until another node had it, took a new lease, and went on with the start: two ran. Another
-/// counted the lapses of its hold from after one, took its domain's end for a failed start, and never started it again.
+/// A daemon had read that it has a claim, stood still or was cut off until another node had it,
+/// took a new lease, and went on with the start: two ran. Another counted the lapses of its hold
+/// from after one, took its domain's end for a failed start, and never started it again.
 #[test]
 fn what_the_product_once_got_wrong_is_found_out() {
     let planted = Some(Planted::StaleStart);

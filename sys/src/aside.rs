@@ -24,8 +24,8 @@ pub const HELD_BYTES: usize = CHUNK_BYTES + 2 * SOCKET_BYTES;
 /// Stack of a thread, in bytes: it makes system calls.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Reads the pipe from now on. The socket, which is non-blocking, brings what came out of it, and its end when nobody can write any more.
-/// The pipe is closed when the socket is.
+/// Reads the pipe from now on. The socket, which is non-blocking, brings what came out of it, and
+/// its end when nobody can write any more. The pipe is closed when the socket is.
 ///
 /// # Errors
 /// Those of socketpair(2), fcntl(2) and of starting a thread.
@@ -35,7 +35,8 @@ pub fn reader(pipe: OwnedFd) -> io::Result<OwnedFd> {
     Ok(ours)
 }
 
-/// As [`reader`], by a thread of this process for whoever has the other half of `socket`, of [`sockets`]. It ends with the pipe.
+/// As [`reader`], by a thread of this process for whoever has the other half of `socket`, of
+/// [`sockets`]. It ends with the pipe.
 ///
 /// # Errors
 /// Those of fcntl(2) and of starting a thread.
@@ -68,15 +69,16 @@ pub fn pass_out_of(pipe: OwnedFd, socket: OwnedFd) -> io::Result<JoinHandle<()>>
     })
 }
 
-/// Nobody waits for more than is in the pipe: the end comes behind that, whoever may write to it still. Where somebody holds the pipe, it comes
-/// when they let go.
+/// Nobody waits for more than is in the pipe: the end comes behind that, whoever may write to it
+/// still. Where somebody holds the pipe, it comes when they let go.
 pub fn finish(reader: impl AsFd) {
     // It may have ended by itself.
     let _ended = rustix::net::shutdown(reader, Shutdown::Write);
 }
 
-/// Writes to the pipe from now on what is written to the socket, which is non-blocking. When the socket is closed, or shut down, the pipe is
-/// closed behind that; when nobody can read the pipe any more, writing to the socket fails.
+/// Writes to the pipe from now on what is written to the socket, which is non-blocking. When the
+/// socket is closed, or shut down, the pipe is closed behind that; when nobody can read the pipe
+/// any more, writing to the socket fails.
 ///
 /// # Errors
 /// Those of socketpair(2) and of starting a thread.
@@ -86,7 +88,8 @@ pub fn writer(pipe: OwnedFd) -> io::Result<OwnedFd> {
     Ok(ours)
 }
 
-/// As [`writer`], by a thread of this process for whoever has the other half of `socket`, of [`sockets`]. It ends with the pipe.
+/// As [`writer`], by a thread of this process for whoever has the other half of `socket`, of
+/// [`sockets`]. It ends with the pipe.
 ///
 /// # Errors
 /// That of starting a thread.

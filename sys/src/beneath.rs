@@ -1,4 +1,5 @@
-//! Opening what is below a directory that a stranger may fill: no link is followed, no mount is crossed, and nothing leads out.
+//! Opening what is below a directory that a stranger may fill: no link is followed, no mount is
+//! crossed, and nothing leads out.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;

@@ -1,4 +1,5 @@
-//! Programs for the kernel's own machine (bpf(2)), loaded and attached to cgroups of version 2, and the maps that they share. A program is a few dozen instructions, put together here.
+//! Programs for the kernel's own machine (bpf(2)), loaded and attached to cgroups of version 2, and
+//! the maps that they share. A program is a few dozen instructions, put together here.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -19,7 +20,8 @@ const BPF_MAP_TYPE_HASH: u32 = 1;
 const BPF_MAP_TYPE_SK_STORAGE: u32 = 24;
 /// A connection that is accepted has what its listener has.
 const BPF_F_CLONE: u32 = 1 << 9;
-/// The program takes the place of one that is there; those of cgroups above that are attached beside others run, too.
+/// The program takes the place of one that is there; those of cgroups above that are attached
+/// beside others run, too.
 const BPF_F_ALLOW_OVERRIDE: u32 = 1;
 /// Memory for an entry is taken when the entry is made.
 const BPF_F_NO_PREALLOC: u32 = 1;
@@ -67,7 +69,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// One instruction: what it does, to which register, from which, at which offset, with which value.
+    /// One instruction: what it does, to which register, from which, at which offset, with which
+    /// value.
     pub(crate) fn put(&mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) -> &mut Self {
         let (offset, value) = (offset.to_ne_bytes(), value.to_ne_bytes());
         self.instructions.push([
@@ -120,7 +123,8 @@ impl Program {
         Ok(self.instructions)
     }
 
-    /// Hands the program to the kernel, which proves that it ends and touches nothing else. `kind`: `enum bpf_prog_type`, `attach`: `enum bpf_attach_type`.
+    /// Hands the program to the kernel, which proves that it ends and touches nothing else. `kind`:
+    /// `enum bpf_prog_type`, `attach`: `enum bpf_attach_type`.
     pub(crate) fn load(self, kind: u32, attach: u32, name: &str) -> io::Result<OwnedFd> {
         let program = self.finish()?;
         let mut load = Load {
@@ -135,13 +139,15 @@ impl Program {
         for (to, from) in load.name.iter_mut().take(15).zip(name.bytes()) {
             *to = from;
         }
-        // SAFETY: `load` has the layout of the kernel's attributes for this command and its size goes with it; the program and the licence that it points to
-        // live until the call returns, and the kernel only reads them.
+        // SAFETY: `load` has the layout of the kernel's attributes for this command and its size
+        // goes with it; the program and the licence that it points to live until the call returns,
+        // and the kernel only reads them.
         descriptor(unsafe { command(BPF_PROG_LOAD, &raw mut load) }?)
     }
 }
 
-/// Attaches a program to a cgroup of version 2, in place of one of its kind. It goes with the cgroup.
+/// Attaches a program to a cgroup of version 2, in place of one of its kind. It goes with the
+/// cgroup.
 pub(crate) fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd, kind: u32) -> io::Result<()> {
     let mut attach = Attach {
         target: cgroup.as_raw_fd(),
@@ -149,7 +155,8 @@ pub(crate) fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd, kind: u32) -> io
         kind,
         flags: BPF_F_ALLOW_OVERRIDE,
     };
-    // SAFETY: `attach` has the layout of the kernel's attributes for this command, its size goes with it, and both descriptors are open.
+    // SAFETY: `attach` has the layout of the kernel's attributes for this command, its size goes
+    // with it, and both descriptors are open.
     unsafe { command(BPF_PROG_ATTACH, &raw mut attach) }.map(|_| ())
 }
 
@@ -198,14 +205,17 @@ impl Map {
                 (create.types, create.key_type, create.value_type) = (types.as_raw_fd(), 1, 1);
             }
         }
-        // SAFETY: `create` has the layout of the kernel's attributes for this command, its size goes with it, and it points to nothing.
+        // SAFETY: `create` has the layout of the kernel's attributes for this command, its size
+        // goes with it, and it points to nothing.
         descriptor(unsafe { command(BPF_MAP_CREATE, &raw mut create) }?).map(Self)
     }
 
-    /// The map of a program that the kernel has: the only one, and such as [`Self::new`] makes. `None` where the program has another.
+    /// The map of a program that the kernel has: the only one, and such as [`Self::new`] makes.
+    /// `None` where the program has another.
     pub(crate) fn of_program(id: u32, keys: Keys) -> io::Result<Option<Self>> {
         let mut by_id = ById { id, ..ById::default() };
-        // SAFETY: `by_id` has the layout of the kernel's attributes for this command, its size goes with it, and it points to nothing.
+        // SAFETY: `by_id` has the layout of the kernel's attributes for this command, its size goes
+        // with it, and it points to nothing.
         let program = descriptor(unsafe { command(BPF_PROG_GET_FD_BY_ID, &raw mut by_id) }?)?;
         let mut map_id = 0_u32;
         let mut info = ProgramInfo {
@@ -264,8 +274,10 @@ impl Map {
             value: other as u64,
             flags: 0,
         };
-        // SAFETY: `element` has the layout of the kernel's attributes for these commands and its size goes with it. A map's values have 32 bits and its keys 64,
-        // or 32 of which the kernel reads no more (checked where a map is not made here); key, value and next key have those sizes and live until the call returns.
+        // SAFETY: `element` has the layout of the kernel's attributes for these commands and its
+        // size goes with it. A map's values have 32 bits and its keys 64, or 32 of which the kernel
+        // reads no more (checked where a map is not made here); key, value and next key have those
+        // sizes and live until the call returns.
         unsafe { command(what, &raw mut element) }.map(|_| ())
     }
 }
@@ -286,15 +298,17 @@ fn information<T>(of: &OwnedFd, info: *mut T) -> io::Result<()> {
         bytes: u32::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?,
         info: info.expose_provenance() as u64,
     };
-    // SAFETY: `ask` has the layout of the kernel's attributes for this command and its size goes with it. The kernel writes as many bytes of `info` as it has, and to the
-    // addresses in it as many entries as it says there is room for: both callers give room for one, or none.
+    // SAFETY: `ask` has the layout of the kernel's attributes for this command and its size goes
+    // with it. The kernel writes as many bytes of `info` as it has, and to the addresses in it as
+    // many entries as it says there is room for: both callers give room for one, or none.
     unsafe { command(BPF_OBJ_GET_INFO_BY_FD, &raw mut ask) }.map(|_| ())
 }
 
 /// One command of bpf(2).
 ///
 /// # Safety
-/// `attributes` is what the kernel expects for this command, or the head of it, and what it points to lives until this returns.
+/// `attributes` is what the kernel expects for this command, or the head of it, and what it points
+/// to lives until this returns.
 unsafe fn command<T>(what: libc::c_long, attributes: *mut T) -> io::Result<libc::c_long> {
     // SAFETY: as the caller guarantees.
     let done = unsafe { libc::syscall(libc::SYS_bpf, what, attributes, size_of::<T>()) };
@@ -312,7 +326,8 @@ const VALUE_BYTES: u32 = 4;
 
 /// Describes the types that a map of sockets has (BPF Type Format): one, an integer of 32 bits.
 fn load_types() -> io::Result<OwnedFd> {
-    // struct btf_header with lengths of both parts, struct btf_type of an integer, its encoding; names.
+    // struct btf_header with lengths of both parts, struct btf_type of an integer, its encoding;
+    // names.
     let words: [u32; 10] = [0x0001_eb9f, 24, 0, 16, 16, 5, 1, 1 << 24, 4, 1 << 24 | 32];
     let mut types: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     types.extend_from_slice(b"\0int\0");
@@ -321,7 +336,8 @@ fn load_types() -> io::Result<OwnedFd> {
         bytes: u32::try_from(types.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         ..LoadTypes::default()
     };
-    // SAFETY: `load` has the layout of the kernel's attributes for this command and its size goes with it; `types` lives until the call returns, and the kernel only reads it.
+    // SAFETY: `load` has the layout of the kernel's attributes for this command and its size goes
+    // with it; `types` lives until the call returns, and the kernel only reads it.
     descriptor(unsafe { command(BPF_BTF_LOAD, &raw mut load) }?)
 }
 

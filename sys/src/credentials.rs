@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd};
 /// A process as the kernel knows it, in the numbers of the caller's namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its process number; 0 where it has none that this process could know (another PID namespace).
+    /// Its process number; 0 where it has none that this process could know (another PID
+    /// namespace).
     pub pid: u32,
     /// Its effective user when it connected or listened; 65534 where it has none here.
     pub uid: u32,
@@ -22,8 +23,8 @@ pub fn of_peer(socket: impl AsFd) -> io::Result<Credentials> {
     // Not rustix's, whose process number can't be 0, which the kernel does give.
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of_val(&found) as libc::socklen_t;
-    // SAFETY: the descriptor is open for the length of the call; `found` is what SO_PEERCRED writes, `size` says how long it
-    // is, and both outlive the call. Any bytes are a valid `ucred`.
+    // SAFETY: the descriptor is open for the length of the call; `found` is what SO_PEERCRED
+    // writes, `size` says how long it is, and both outlive the call. Any bytes are a valid `ucred`.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

@@ -6,12 +6,14 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Most datagrams of one call.
 pub const DATAGRAMS_MAX: usize = 8;
 
-/// Receives datagrams into `buffers`, one into each, as many as are there; does not wait. Gives their lengths; what
-/// does not fit its buffer is cut off. The senders' addresses are not asked for: the socket shall be connected.
+/// Receives datagrams into `buffers`, one into each, as many as are there; does not wait. Gives
+/// their lengths; what does not fit its buffer is cut off. The senders' addresses are not asked
+/// for: the socket shall be connected.
 ///
 /// # Errors
-/// `InvalidInput` for no buffer or more than [`DATAGRAMS_MAX`]; otherwise those of recvmmsg(2), of which
-/// `WouldBlock` says that nothing is there. An error behind a datagram that was received is that of the next call.
+/// `InvalidInput` for no buffer or more than [`DATAGRAMS_MAX`]; otherwise those of recvmmsg(2), of
+/// which `WouldBlock` says that nothing is there. An error behind a datagram that was received is
+/// that of the next call.
 pub fn receive(socket: impl AsFd, buffers: &mut [&mut [u8]]) -> io::Result<Vec<usize>> {
     let count = buffers.len();
     if count == 0 || count > DATAGRAMS_MAX {
@@ -19,17 +21,18 @@ pub fn receive(socket: impl AsFd, buffers: &mut [&mut [u8]]) -> io::Result<Vec<u
     }
     let no_part = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut parts = [no_part; DATAGRAMS_MAX];
-    // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no name, no control data,
-    // no parts.
+    // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no name,
+    // no control data, no parts.
     let mut messages: [libc::mmsghdr; DATAGRAMS_MAX] = unsafe { std::mem::zeroed() };
     for ((part, message), buffer) in parts.iter_mut().zip(&mut messages).zip(buffers.iter_mut()) {
         *part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         message.msg_hdr.msg_iov = part;
         message.msg_hdr.msg_iovlen = 1;
     }
-    // SAFETY: the descriptor is open for as long as `socket` is borrowed. The first `count` headers, at most
-    // DATAGRAMS_MAX, point to one part each, and each part to a buffer that is borrowed mutably and has the length
-    // that the part says; `parts`, `messages` and `buffers` outlive the call. No time-out is passed.
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed. The first `count`
+    // headers, at most DATAGRAMS_MAX, point to one part each, and each part to a buffer that is
+    // borrowed mutably and has the length that the part says; `parts`, `messages` and `buffers`
+    // outlive the call. No time-out is passed.
     let came = unsafe {
         libc::recvmmsg(
             socket.as_fd().as_raw_fd(),

@@ -9,7 +9,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// Most descriptors that one message may carry: four channel ends and some to spare. The kernel's own limit is 253.
+/// Most descriptors that one message may carry: four channel ends and some to spare. The kernel's
+/// own limit is 253.
 pub const DESCRIPTORS_MAX: usize = 32;
 
 /// Makes a connected pair of `SOCK_SEQPACKET` sockets, close-on-exec, blocking.
@@ -28,11 +29,13 @@ pub fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends one message with descriptors over a Unix socket; raises no `SIGPIPE`. The receiver gets duplicates.
+/// Sends one message with descriptors over a Unix socket; raises no `SIGPIPE`. The receiver gets
+/// duplicates.
 ///
 /// # Errors
-/// `InvalidInput` for more than [`DESCRIPTORS_MAX`] descriptors, or descriptors with an empty message (a stream
-/// would lose them); otherwise those of sendmsg(2). A stream socket that took part of the message is `WriteZero`.
+/// `InvalidInput` for more than [`DESCRIPTORS_MAX`] descriptors, or descriptors with an empty
+/// message (a stream would lose them); otherwise those of sendmsg(2). A stream socket that took
+/// part of the message is `WriteZero`.
 pub fn send_with_descriptors(
     socket: impl AsFd,
     message: &[u8],
@@ -53,12 +56,13 @@ pub fn send_with_descriptors(
     if sent == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Receives one message and the descriptors that came with it, close-on-exec. A length of 0 is the end: the other
-/// side has closed.
+/// Receives one message and the descriptors that came with it, close-on-exec. A length of 0 is the
+/// end: the other side has closed.
 ///
 /// # Errors
-/// `InvalidData` when the message or its control data did not fit, or more than `most` descriptors came (those
-/// that did arrive are closed); `InvalidInput` for `most` above [`DESCRIPTORS_MAX`]; otherwise those of recvmsg(2).
+/// `InvalidData` when the message or its control data did not fit, or more than `most` descriptors
+/// came (those that did arrive are closed); `InvalidInput` for `most` above [`DESCRIPTORS_MAX`];
+/// otherwise those of recvmsg(2).
 pub fn receive_with_descriptors(
     socket: impl AsFd,
     into: &mut [u8],
@@ -86,18 +90,20 @@ pub fn receive_with_descriptors(
     Ok((received.bytes, descriptors))
 }
 
-/// `SO_PASSRIGHTS` (socket(7)), Linux 6.16: whether a socket takes descriptors. The libc crate does not name it yet.
+/// `SO_PASSRIGHTS` (socket(7)), Linux 6.16: whether a socket takes descriptors. The libc crate does
+/// not name it yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Has a Unix socket, and what is accepted at it from now on, take no descriptors: who sends some gets `EPERM`. `Ok(false)`
-/// on a kernel that can't (before 6.16): then they have to be expected, see [`may_carry_descriptors`].
+/// Has a Unix socket, and what is accepted at it from now on, take no descriptors: who sends some
+/// gets `EPERM`. `Ok(false)` on a kernel that can't (before 6.16): then they have to be expected,
+/// see [`may_carry_descriptors`].
 ///
 /// # Errors
 /// Those of setsockopt(2).
 pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<bool> {
     let refuse: libc::c_int = 0;
-    // SAFETY: the descriptor is open for the length of the call; `refuse` is a C int whose address and size are given, and
-    // the kernel only reads it.
+    // SAFETY: the descriptor is open for the length of the call; `refuse` is a C int whose address
+    // and size are given, and the kernel only reads it.
     let done = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -116,13 +122,13 @@ pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Whether whoever is at the other end can send descriptors into this Unix socket: all can, unless [`refuse_descriptors`] has
-/// seen to it.
+/// Whether whoever is at the other end can send descriptors into this Unix socket: all can, unless
+/// [`refuse_descriptors`] has seen to it.
 pub fn may_carry_descriptors(socket: impl AsFd) -> bool {
     let mut takes: libc::c_int = 1;
     let mut size = size_of_val(&takes) as libc::socklen_t;
-    // SAFETY: the descriptor is open for the length of the call; `takes` is a C int that the kernel may write, `size` says how
-    // long it is, and both outlive the call.
+    // SAFETY: the descriptor is open for the length of the call; `takes` is a C int that the kernel
+    // may write, `size` says how long it is, and both outlive the call.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -135,7 +141,8 @@ pub fn may_carry_descriptors(socket: impl AsFd) -> bool {
     done != 0 || takes != 0
 }
 
-/// Whether the next message of a Unix socket brings descriptors, without taking it: they stay where they are. Never waits for one.
+/// Whether the next message of a Unix socket brings descriptors, without taking it: they stay where
+/// they are. Never waits for one.
 ///
 /// # Errors
 /// Those of recvmsg(2), such as `WouldBlock` where there is no message.

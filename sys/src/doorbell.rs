@@ -1,12 +1,16 @@
 //! Doorbells between domains that do not trust each other, which tell of death as well.
 //!
-//! A doorbell is a pair of Unix sockets, of which the ringer and the listener hold one each. To ring is to write a byte, to listen is to receive one. The listener's half can't send, takes no
-//! descriptors (closing a stranger's file may block), and hangs up when the ringer dies. A peer can't make any of these calls wait: a sender takes no
-//! lock that sleeps, the lock of those who receive is the listener's own, and the flags of an open file are changed by those alone who have it: nobody else has a copy of our halves.
-//! Where somebody may have (whoever made them, if it was a stranger), [`ring_warily`] says itself that it does not wait.
+//! A doorbell is a pair of Unix sockets, of which the ringer and the listener hold one each. To
+//! ring is to write a byte, to listen is to receive one. The listener's half can't send, takes no
+//! descriptors (closing a stranger's file may block), and hangs up when the ringer dies. A peer
+//! can't make any of these calls wait: a sender takes no lock that sleeps, the lock of those who
+//! receive is the listener's own, and the flags of an open file are changed by those alone who have
+//! it: nobody else has a copy of our halves. Where somebody may have (whoever made them, if it was
+//! a stranger), [`ring_warily`] says itself that it does not wait.
 //!
-//! That a ring is *written* is for who can't listen to a socket: inotify(7) tells of writes, to whoever has the [`sight`] of the ringer's half. So the kernel
-//! itself passes rings on to a hypervisor.
+//! That a ring is *written* is for who can't listen to a socket: inotify(7) tells of writes, to
+//! whoever has the [`sight`] of the ringer's half. So the kernel itself passes rings on to a
+//! hypervisor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,11 +24,13 @@ use rustix::net::{
 };
 use rustix::pipe::PipeFlags;
 
-/// Bytes of the kernel's memory that a ringer may fill; some rings, and the least that sockets have. A peer can make its own larger, up to what the system allows.
+/// Bytes of the kernel's memory that a ringer may fill; some rings, and the least that sockets
+/// have. A peer can make its own larger, up to what the system allows.
 const SOCKET_BYTES: usize = 4096;
 /// Rings that fit any doorbell before it is full: of a few it is certain that none was lost.
 const FEW_RINGS: usize = 4;
-/// Rings taken off at one look at the most, so that a peer that rings all the time keeps nobody listening.
+/// Rings taken off at one look at the most, so that a peer that rings all the time keeps nobody
+/// listening.
 const MOST_RINGS: usize = 1024;
 
 /// The outcome of a listener's look.
@@ -48,8 +54,9 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((listener, ringer))
 }
 
-/// The same with room for as many rings as the system lets a socket have, some hundred: for who listens once in a while, because somebody else tells of each ring
-/// ([`sight`]). A full doorbell takes no ring, and then nobody is told.
+/// The same with room for as many rings as the system lets a socket have, some hundred: for who
+/// listens once in a while, because somebody else tells of each ring ([`sight`]). A full doorbell
+/// takes no ring, and then nobody is told.
 ///
 /// # Errors
 /// Those of socketpair(2).
@@ -63,8 +70,8 @@ pub fn spacious_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((listener, ringer))
 }
 
-/// A descriptor of the half that can be watched for rings (inotify(7), `IN_MODIFY`), and nothing else: who has it can neither ring nor listen, and keeps no half from
-/// hanging up.
+/// A descriptor of the half that can be watched for rings (inotify(7), `IN_MODIFY`), and nothing
+/// else: who has it can neither ring nor listen, and keeps no half from hanging up.
 ///
 /// # Errors
 /// Those of opening `/proc/self/fd/N`: `/proc` must be mounted.
@@ -83,7 +90,8 @@ pub fn is_sight(descriptor: impl AsFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Socket && flags.contains(OFlags::PATH))
 }
 
-/// Makes what tells of an end's life beside other doorbells, and carries nothing: a pipe. Its reading half hangs up, or becomes readable, when who has the writing half is gone, or says so;
+/// Makes what tells of an end's life beside other doorbells, and carries nothing: a pipe. Its
+/// reading half hangs up, or becomes readable, when who has the writing half is gone, or says so;
 /// the writing half tells when nobody has the reading half any more.
 ///
 /// # Errors
@@ -103,8 +111,9 @@ pub fn is_life(descriptor: impl AsFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Fifo && reads)
 }
 
-/// Rings. Never blocks, as long as nobody else has a copy of the half; a full doorbell has rings unheard already, and where nobody listens any more
-/// nobody is rung (and no signal raised: Unix sockets of this type raise none).
+/// Rings. Never blocks, as long as nobody else has a copy of the half; a full doorbell has rings
+/// unheard already, and where nobody listens any more nobody is rung (and no signal raised: Unix
+/// sockets of this type raise none).
 ///
 /// # Errors
 /// Those of write(2).
@@ -113,8 +122,8 @@ pub fn ring(ringer: impl AsFd) -> io::Result<()> {
     rung(rustix::io::retry_on_intr(|| rustix::io::write(ringer, &[1])))
 }
 
-/// Rings, and never blocks even if somebody has kept a copy of the half and made it blocking: that it does not wait is asked of the call. Nobody who watches
-/// is told of such a ring.
+/// Rings, and never blocks even if somebody has kept a copy of the half and made it blocking: that
+/// it does not wait is asked of the call. Nobody who watches is told of such a ring.
 ///
 /// # Errors
 /// Those of send(2).
@@ -132,7 +141,8 @@ fn rung(done: rustix::io::Result<usize>) -> io::Result<()> {
     }
 }
 
-/// Takes a ring off, or hears that there is none. Never blocks, as long as nobody else has a copy of the half.
+/// Takes a ring off, or hears that there is none. Never blocks, as long as nobody else has a copy
+/// of the half.
 ///
 /// # Errors
 /// Those of recv(2).
@@ -147,8 +157,9 @@ pub fn listen(listener: impl AsFd) -> io::Result<Heard> {
     }
 }
 
-/// Takes all rings off, but for those of a peer that rings all the time. Whether there were so many that the doorbell may have been full, and have lost some. Never blocks; a death is heard
-/// by [`listen`] behind it.
+/// Takes all rings off, but for those of a peer that rings all the time. Whether there were so many
+/// that the doorbell may have been full, and have lost some. Never blocks; a death is heard by
+/// [`listen`] behind it.
 ///
 /// # Errors
 /// Those of [`listen`].
@@ -160,14 +171,15 @@ pub fn take_all(listener: impl AsFd) -> io::Result<bool> {
     Ok(rings > FEW_RINGS)
 }
 
-/// Whether the kernel sees to it that no descriptors come (Linux 6.16); asked once, of a doorbell that was made here or by whom we trust.
+/// Whether the kernel sees to it that no descriptors come (Linux 6.16); asked once, of a doorbell
+/// that was made here or by whom we trust.
 fn descriptors_are_refused(listener: BorrowedFd<'_>) -> bool {
     static REFUSED: OnceLock<bool> = OnceLock::new();
     *REFUSED.get_or_init(|| crate::descriptors::refuse_descriptors(listener).unwrap_or(false))
 }
 
-/// Receives a ring: how long it is. Where descriptors may come along, it is looked at before it is taken, and what has some is not: discarding them would close a
-/// stranger's files.
+/// Receives a ring: how long it is. Where descriptors may come along, it is looked at before it is
+/// taken, and what has some is not: discarding them would close a stranger's files.
 fn receive(listener: BorrowedFd<'_>, is_safe: bool) -> rustix::io::Result<usize> {
     if !is_safe {
         match crate::descriptors::brings_descriptors(listener) {
@@ -227,7 +239,8 @@ pub enum Half {
     Ringer,
 }
 
-/// Looks whether a descriptor that somebody passed us is this half of a doorbell. Of one whose other half is gone either is.
+/// Looks whether a descriptor that somebody passed us is this half of a doorbell. Of one whose
+/// other half is gone either is.
 ///
 /// # Errors
 /// Those of fstat(2), getsockopt(2) and poll(2).
@@ -329,7 +342,8 @@ mod tests {
         assert_eq!(listen(&listener).unwrap(), Heard::Ring);
     }
 
-    /// Whoever splices from a pipe or into one may hold its lock for as long as he likes; of a socket nobody can.
+    /// Whoever splices from a pipe or into one may hold its lock for as long as he likes; of a
+    /// socket nobody can.
     #[test]
     fn who_splices_holds_up_nobody() {
         for make in BOTH {
@@ -397,7 +411,8 @@ mod tests {
         }
     }
 
-    /// That nobody is there who listens kills no program that has left SIGPIPE as it was, as those in C have.
+    /// That nobody is there who listens kills no program that has left SIGPIPE as it was, as those
+    /// in C have.
     #[test]
     fn who_rings_at_a_dead_listener_gets_no_signal() {
         let (listener, ringer) = pair().unwrap();

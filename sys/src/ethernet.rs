@@ -34,7 +34,8 @@ pub struct Interface {
 }
 
 fn name_of(name: *const libc::c_char) -> String {
-    // SAFETY: only called with the names that getifaddrs(3) gives, which end with a zero and live as long as its list.
+    // SAFETY: only called with the names that getifaddrs(3) gives, which end with a zero and live
+    // as long as its list.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
@@ -54,7 +55,8 @@ pub fn bearing(address: IpAddr) -> io::Result<String> {
         // SAFETY: `at` is an element of the list that getifaddrs(3) made, which is not freed yet.
         let element = unsafe { &*at };
         if !element.ifa_addr.is_null() {
-            // SAFETY: the address of an element is as long as its family says, and lives as long as the list.
+            // SAFETY: the address of an element is as long as its family says, and lives as long as
+            // the list.
             let here = unsafe {
                 match i32::from((*element.ifa_addr).sa_family) {
                     libc::AF_INET => {
@@ -74,7 +76,8 @@ pub fn bearing(address: IpAddr) -> io::Result<String> {
         }
         at = element.ifa_next;
     }
-    // SAFETY: the list is that of getifaddrs(3), it is freed once, and nothing of it is used any more.
+    // SAFETY: the list is that of getifaddrs(3), it is freed once, and nothing of it is used any
+    // more.
     unsafe { libc::freeifaddrs(list) };
     let none = || io::Error::new(io::ErrorKind::NotFound, format!("no interface has the address {address}"));
     found.ok_or_else(none)
@@ -83,7 +86,8 @@ pub fn bearing(address: IpAddr) -> io::Result<String> {
 /// Looks an interface up in the calling thread's network namespace.
 ///
 /// # Errors
-/// Those of netdevice(7): there is none of that name; `Unsupported` where it is no Ethernet; `InvalidInput` for no name.
+/// Those of netdevice(7): there is none of that name; `Unsupported` where it is no Ethernet;
+/// `InvalidInput` for no name.
 pub fn interface(name: &str) -> io::Result<Interface> {
     let socket =
         rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -96,11 +100,13 @@ pub fn interface(name: &str) -> io::Result<Interface> {
         *to = from as libc::c_char;
     }
     let mut ask = |what: libc::c_ulong| -> io::Result<libc::ifreq> {
-        // SAFETY: each of the requests below reads the name and writes the rest of one ifreq, which lives until the call returns.
+        // SAFETY: each of the requests below reads the name and writes the rest of one ifreq, which
+        // lives until the call returns.
         let asked = unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut request) };
         if asked < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
     };
-    // SAFETY: the kernel has written just this member of the union in answer to this request; all three are plain numbers.
+    // SAFETY: the kernel has written just this member of the union in answer to this request; all
+    // three are plain numbers.
     let index = unsafe { ask(libc::SIOCGIFINDEX)?.ifr_ifru.ifru_ifindex };
     // SAFETY: as above.
     let mtu = unsafe { ask(libc::SIOCGIFMTU)?.ifr_ifru.ifru_mtu };
@@ -120,7 +126,8 @@ pub fn interface(name: &str) -> io::Result<Interface> {
 
 fn option<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: `value` lives until the call returns, and its length goes with it; the callers pass the type that each option takes.
+    // SAFETY: `value` lives until the call returns, and its length goes with it; the callers pass
+    // the type that each option takes.
     let set = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), length)
     };
@@ -141,8 +148,9 @@ fn address(index: u32, ether_type: u16, to: [u8; 6]) -> libc::sockaddr_ll {
     }
 }
 
-/// A socket for the payloads of frames of one `EtherType` on one interface, of which it hears those alone that begin with the eight bytes
-/// `station` (the first one the most significant). Nobody can change that any more, whoever has the socket. It does not wait.
+/// A socket for the payloads of frames of one `EtherType` on one interface, of which it hears those
+/// alone that begin with the eight bytes `station` (the first one the most significant). Nobody can
+/// change that any more, whoever has the socket. It does not wait.
 ///
 /// # Errors
 /// Those of socket(2), bind(2) and setsockopt(2): `CAP_NET_RAW` is needed.
@@ -159,7 +167,8 @@ fn jump(k: u32, over: u8) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, jt: 0, jf: over, k }
 }
 
-/// Lets what a program comes to the end of through and nothing else, for good: a jump over all that is left, and one, is a refusal.
+/// Lets what a program comes to the end of through and nothing else, for good: a jump over all that
+/// is left, and one, is a refusal.
 fn take(socket: &OwnedFd, program: &mut Vec<libc::sock_filter>) -> io::Result<()> {
     program.extend([ALL, 0].map(|bytes| statement(libc::BPF_RET | libc::BPF_K, bytes)));
     let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -208,7 +217,8 @@ fn room_for(socket: &OwnedFd) -> io::Result<()> {
 
 fn bind(socket: &OwnedFd, interface: &Interface, ether_type: u16) -> io::Result<()> {
     let at = address(interface.index, ether_type, [0; 6]);
-    // SAFETY: the descriptor is open, `at` is an address of this family that lives until the call returns, and its length goes with it.
+    // SAFETY: the descriptor is open, `at` is an address of this family that lives until the call
+    // returns, and its length goes with it.
     let bound = unsafe {
         libc::bind(
             socket.as_raw_fd(),
@@ -219,7 +229,8 @@ fn bind(socket: &OwnedFd, interface: &Interface, ether_type: u16) -> io::Result<
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// As [`open`], for all frames of the type, whomever they are for: what stands in a path hears them.
+/// As [`open`], for all frames of the type, whomever they are for: what stands in a path hears
+/// them.
 ///
 /// # Errors
 /// As there.
@@ -227,7 +238,8 @@ pub fn open_to_all(interface: &Interface, ether_type: u16) -> io::Result<OwnedFd
     bound(interface, ether_type, None)
 }
 
-/// Sends the payloads of frames to one address; says how many went, which are the first. At most [`FRAMES_MAX`] are looked at.
+/// Sends the payloads of frames to one address; says how many went, which are the first. At most
+/// [`FRAMES_MAX`] are looked at.
 ///
 /// # Errors
 /// Those of sendmmsg(2) at the first frame, of which `WouldBlock` says that there is no room now.
@@ -239,8 +251,9 @@ pub fn send(
     let count = frames.len().min(FRAMES_MAX);
     let mut at = address(index, ether_type, to);
     if let [frame] = frames {
-        // SAFETY: the descriptor is open for as long as `socket` is borrowed; `frame` is borrowed and goes with its length, `at` is an address of this
-        // family that outlives the call and goes with its length as well. The kernel reads both only.
+        // SAFETY: the descriptor is open for as long as `socket` is borrowed; `frame` is borrowed
+        // and goes with its length, `at` is an address of this family that outlives the call and
+        // goes with its length as well. The kernel reads both only.
         let sent = unsafe {
             libc::sendto(
                 socket.as_fd().as_raw_fd(),
@@ -255,7 +268,8 @@ pub fn send(
     }
     let no_part = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut parts = [no_part; FRAMES_MAX];
-    // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no name, no control data, no parts.
+    // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no name,
+    // no control data, no parts.
     let mut messages: [libc::mmsghdr; FRAMES_MAX] = unsafe { std::mem::zeroed() };
     for ((part, message), frame) in parts.iter_mut().zip(&mut messages).zip(frames) {
         *part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
@@ -264,9 +278,10 @@ pub fn send(
         message.msg_hdr.msg_name = (&raw mut at).cast();
         message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     }
-    // SAFETY: the descriptor is open for as long as `socket` is borrowed. The first `count` headers, at most FRAMES_MAX, point to the one
-    // address and to one part each, and each part to a frame that is borrowed and has the length that the part says; the kernel reads them
-    // only, and all of them outlive the call.
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed. The first `count`
+    // headers, at most FRAMES_MAX, point to the one address and to one part each, and each part to
+    // a frame that is borrowed and has the length that the part says; the kernel reads them only,
+    // and all of them outlive the call.
     let sent = unsafe {
         libc::sendmmsg(
             socket.as_fd().as_raw_fd(),
@@ -289,7 +304,8 @@ pub struct Room {
     shown: usize,
 }
 
-/// Places that the kernel is shown at least: to show more than come costs more than a second call where they do come.
+/// Places that the kernel is shown at least: to show more than come costs more than a second call
+/// where they do come.
 const SHOWN_MIN: usize = 4;
 
 impl Room {
@@ -301,8 +317,9 @@ impl Room {
         Self { bytes, each, lengths: [0; FRAMES_MAX], came: 0, shown: SHOWN_MIN }
     }
 
-    /// Receives as many frames as are there and fit, and forgets those of before; does not wait. What is longer than its place is cut. Where few came before,
-    /// few come at once: [`Room::is_full`].
+    /// Receives as many frames as are there and fit, and forgets those of before; does not wait.
+    /// What is longer than its place is cut. Where few came before, few come at once:
+    /// [`Room::is_full`].
     ///
     /// # Errors
     /// Those of recvmmsg(2), of which `WouldBlock` says that nothing is there.
@@ -311,7 +328,8 @@ impl Room {
         self.came = 0;
         let no_part = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut parts = [no_part; FRAMES_MAX];
-        // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no name, no control data, no parts.
+        // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no
+        // name, no control data, no parts.
         let mut messages: [libc::mmsghdr; FRAMES_MAX] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         for ((part, message), place) in
@@ -322,8 +340,9 @@ impl Room {
             message.msg_hdr.msg_iovlen = 1;
             count += 1;
         }
-        // SAFETY: the descriptor is open for as long as `socket` is borrowed. The first `count` headers, at most FRAMES_MAX, point to one part
-        // each, and each part to a place of its own in `bytes`, which is borrowed mutably and has the length that the part says; all of them
+        // SAFETY: the descriptor is open for as long as `socket` is borrowed. The first `count`
+        // headers, at most FRAMES_MAX, point to one part each, and each part to a place of its own
+        // in `bytes`, which is borrowed mutably and has the length that the part says; all of them
         // outlive the call. No time-out is passed.
         let came = unsafe {
             libc::recvmmsg(

@@ -24,8 +24,9 @@ const PIPE_BYTES: usize = 4096;
 pub struct Eventfd(Known);
 
 impl Eventfd {
-    /// Makes one, not readable, close-on-exec, never blocking. In a foreign program ([`crate::known`]) it is a pipe with both its ends
-    /// in one descriptor, because all eventfds have one inode.
+    /// Makes one, not readable, close-on-exec, never blocking. In a foreign program
+    /// ([`crate::known`]) it is a pipe with both its ends in one descriptor, because all eventfds
+    /// have one inode.
     ///
     /// # Errors
     /// Those of eventfd(2): out of descriptors or memory.
@@ -40,8 +41,8 @@ impl Eventfd {
         Ok(Eventfd(Known::new(event)))
     }
 
-    /// Makes it readable. A full counter is readable already, so there is nothing that can fail, but that a foreign program has
-    /// closed it: then nobody waits for it either.
+    /// Makes it readable. A full counter is readable already, so there is nothing that can fail,
+    /// but that a foreign program has closed it: then nobody waits for it either.
     pub fn signal(&self) {
         if let Ok(event) = self.0.get() {
             let _full = rustix::io::write(event, &1_u64.to_ne_bytes());
@@ -92,8 +93,8 @@ pub fn is_eventfd(descriptor: impl AsFd) -> io::Result<bool> {
     Ok(link.as_bytes() == LINK && flags.contains(OFlags::NONBLOCK))
 }
 
-/// Makes an eventfd unreadable that others have as well; says whether it was readable. Never blocks (before Linux 5.8: unless one of
-/// the others makes it blocking).
+/// Makes an eventfd unreadable that others have as well; says whether it was readable. Never blocks
+/// (before Linux 5.8: unless one of the others makes it blocking).
 ///
 /// # Errors
 /// Those of read(2).

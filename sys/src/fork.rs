@@ -1,4 +1,5 @@
-//! Noticing, by one load, that this process is the child of a fork: what the parent holds open is not the child's to use.
+//! Noticing, by one load, that this process is the child of a fork: what the parent holds open is
+//! not the child's to use.
 
 use std::io;
 use std::ptr;
@@ -9,11 +10,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// A page is the least that the kernel wipes.
 const PAGE_BYTES: usize = 4096;
 
-/// The word that says which process this is: it lies in a page that the kernel wipes in the child of a fork. Null until somebody
-/// asks, and for good after that.
+/// The word that says which process this is: it lies in a page that the kernel wipes in the child
+/// of a fork. Null until somebody asks, and for good after that.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// Processes of this line so far. A child inherits the count, so its own number is none that its parents ever had.
+/// Processes of this line so far. A child inherits the count, so its own number is none that its
+/// parents ever had.
 static PROCESSES: AtomicU64 = AtomicU64::new(0);
 
 /// The process in which something was made.
@@ -40,8 +42,8 @@ impl Origin {
         Ok(Origin(known.err().unwrap_or(number)))
     }
 
-    /// Whether this is the process that it was made in, and no child of it. (A child that shares its parent's memory, as that of
-    /// vfork does, is the same process here.)
+    /// Whether this is the process that it was made in, and no child of it. (A child that shares
+    /// its parent's memory, as that of vfork does, is the same process here.)
     #[inline]
     #[must_use]
     pub fn is_here(self) -> bool {
@@ -49,16 +51,18 @@ impl Origin {
     }
 }
 
-/// Runs `work` in the child of a fork, and waits for it to end: for tests of what a fork inherits. Returns whether `work` said true.
+/// Runs `work` in the child of a fork, and waits for it to end: for tests of what a fork inherits.
+/// Returns whether `work` said true.
 ///
-/// The child has a copy of the caller's thread alone: a lock that another thread held stays held there for good, so `work` takes
-/// none that others take (allocating is safe with glibc). Nothing of the child is dropped or flushed at its end.
+/// The child has a copy of the caller's thread alone: a lock that another thread held stays held
+/// there for good, so `work` takes none that others take (allocating is safe with glibc). Nothing
+/// of the child is dropped or flushed at its end.
 ///
 /// # Errors
 /// Those of fork(2) and waitpid(2).
 pub fn in_child(work: impl FnOnce() -> bool) -> io::Result<bool> {
-    // SAFETY: the child goes on in this function alone, with a copy of this thread and of all memory, and leaves it by `_exit`; a
-    // panic does not pass.
+    // SAFETY: the child goes on in this function alone, with a copy of this thread and of all
+    // memory, and leaves it by `_exit`; a panic does not pass.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(false);
@@ -74,8 +78,8 @@ pub fn in_child(work: impl FnOnce() -> bool) -> io::Result<bool> {
 #[inline]
 fn word() -> Option<&'static AtomicU64> {
     let word = WORD.load(Ordering::Acquire);
-    // SAFETY: null, or the start of a page that `make_word` mapped and published, which is never unmapped. The kernel's wipe
-    // happens before the child runs.
+    // SAFETY: null, or the start of a page that `make_word` mapped and published, which is never
+    // unmapped. The kernel's wipe happens before the child runs.
     unsafe { word.as_ref() }
 }
 
@@ -91,7 +95,8 @@ fn make_word() -> io::Result<&'static AtomicU64> {
         WORD.compare_exchange(ptr::null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     });
     if published != Ok(true) {
-        // SAFETY: the page that was just made; it was not published, so nobody has a pointer into it.
+        // SAFETY: the page that was just made; it was not published, so nobody has a pointer into
+        // it.
         let unmapped = unsafe { rustix::mm::munmap(page, PAGE_BYTES) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }
@@ -128,7 +133,8 @@ mod tests {
         assert!(good.unwrap());
         assert!(parents.is_here());
         assert!(!in_child(|| false).unwrap());
-        // Without the hook, whose locks another thread of the test program may have held at the fork.
+        // Without the hook, whose locks another thread of the test program may have held at the
+        // fork.
         assert!(!in_child(|| std::panic::resume_unwind(Box::new("stays in the child"))).unwrap());
     }
 }

@@ -1,5 +1,5 @@
-//! Memory behind files of a FUSE mount: mmap(2) reaches it without asking the mount's server (`FUSE_DEV_IOC_BACKING_OPEN` of
-//! `linux/fuse.h`, Linux 6.9).
+//! Memory behind files of a FUSE mount: mmap(2) reaches it without asking the mount's server
+//! (`FUSE_DEV_IOC_BACKING_OPEN` of `linux/fuse.h`, Linux 6.9).
 
 use std::ffi::c_void;
 use std::io;
@@ -15,8 +15,8 @@ struct BackingMap {
     padding: u64,
 }
 
-// SAFETY: the opcode is `_IOW(FUSE_DEV_IOC_MAGIC, 1, struct fuse_backing_map)`: the kernel reads one such structure, which `self` is, writes
-// nothing, and returns a number.
+// SAFETY: the opcode is `_IOW(FUSE_DEV_IOC_MAGIC, 1, struct fuse_backing_map)`: the kernel reads
+// one such structure, which `self` is, writes nothing, and returns a number.
 unsafe impl Ioctl for BackingMap {
     type Output = i32;
 
@@ -35,15 +35,17 @@ unsafe impl Ioctl for BackingMap {
     }
 }
 
-/// Makes `memory` something that the server of the mount at `fuse` can put behind its files. Answers its number there, which is good for
-/// as long as the mount lives; the kernel holds the memory until then.
+/// Makes `memory` something that the server of the mount at `fuse` can put behind its files.
+/// Answers its number there, which is good for as long as the mount lives; the kernel holds the
+/// memory until then.
 ///
 /// # Errors
-/// `PermissionDenied` without `CAP_SYS_ADMIN`, or where the server has not asked for passthrough at `INIT`; `ENOTTY` from kernels that
-/// know none.
+/// `PermissionDenied` without `CAP_SYS_ADMIN`, or where the server has not asked for passthrough at
+/// `INIT`; `ENOTTY` from kernels that know none.
 pub fn open(fuse: impl AsFd, memory: impl AsFd) -> io::Result<u32> {
     let map = BackingMap { descriptor: memory.as_fd().as_raw_fd(), flags: 0, padding: 0 };
-    // SAFETY: the opcode belongs to `/dev/fuse`; another file refuses it. It changes nothing of this process.
+    // SAFETY: the opcode belongs to `/dev/fuse`; another file refuses it. It changes nothing of
+    // this process.
     let number = unsafe { rustix::ioctl::ioctl(fuse, map) }?;
     u32::try_from(number).map_err(|_| io::Error::other("the kernel's number of a memory is negative"))
 }

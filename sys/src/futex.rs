@@ -1,7 +1,8 @@
 //! Futexes in shared memory: the low half of a word on which one party sleeps and another wakes it.
 //!
-//! Only the kernel looks at the half word; programs touch the whole one. Whoever else has the memory may change it, wake
-//! the sleeper for nothing, or move it to another futex: a sleep can be trusted to end at its time, and for nothing else.
+//! Only the kernel looks at the half word; programs touch the whole one. Whoever else has the
+//! memory may change it, wake the sleeper for nothing, or move it to another futex: a sleep can be
+//! trusted to end at its time, and for nothing else.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -27,7 +28,8 @@ pub enum Woken {
 }
 
 impl Region {
-    /// Sleeps while the low half of the word at `offset` is that of `expected`, at most for `at_most`.
+    /// Sleeps while the low half of the word at `offset` is that of `expected`, at most for
+    /// `at_most`.
     ///
     /// # Panics
     /// If `offset` is unaligned or out of range.
@@ -46,7 +48,8 @@ impl Region {
         }
     }
 
-    /// As [`Region::sleep`], on one word in each of several regions, as many as [`WORDS_MAX`]: until somebody wakes any of them.
+    /// As [`Region::sleep`], on one word in each of several regions, as many as [`WORDS_MAX`]:
+    /// until somebody wakes any of them.
     ///
     /// # Panics
     /// If an offset is unaligned or out of range.
@@ -78,8 +81,9 @@ impl Region {
         }
     }
 
-    /// Wakes one that sleeps on the word at `offset`: an honest word has one sleeper, and a peer that lets a thousand threads
-    /// sleep on its own must not make our call as long as that. False: nobody did.
+    /// Wakes one that sleeps on the word at `offset`: an honest word has one sleeper, and a peer
+    /// that lets a thousand threads sleep on its own must not make our call as long as that. False:
+    /// nobody did.
     ///
     /// # Panics
     /// If `offset` is unaligned or out of range.
@@ -92,8 +96,9 @@ impl Region {
     fn low_half(&self, offset: usize) -> &AtomicU32 {
         let at = self.place_of(offset, 8);
         let low = if cfg!(target_endian = "little") { at } else { at.wrapping_add(4) };
-        // SAFETY: inside the mapping, as `place_of` has checked, and aligned to 4 because `offset` is to 8; the mapping
-        // lives as long as the borrow of `self`. The kernel's access is atomic, and ours are, too.
+        // SAFETY: inside the mapping, as `place_of` has checked, and aligned to 4 because `offset`
+        // is to 8; the mapping lives as long as the borrow of `self`. The kernel's access is
+        // atomic, and ours are, too.
         unsafe { AtomicU32::from_ptr(low.cast()) }
     }
 }

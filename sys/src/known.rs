@@ -1,16 +1,21 @@
-//! Descriptors that are known by what they are, and not by their number alone: for libraries in programs that are not ours.
+//! Descriptors that are known by what they are, and not by their number alone: for libraries in
+//! programs that are not ours.
 //!
-//! A daemon closes all that is open when it starts (`closefrom`), a shell puts files where it likes (`dup2`), and a fork's child does both: the numbers of a library's
-//! descriptors are none of their business, and neither can the library keep them. What stands at such a number afterwards is the program's. A [`Known`] descriptor
-//! remembers device and inode of its file, and is neither used nor closed once another file has its number; and it lies high, where programs that
-//! count on the lowest free number do not come. The look costs an fstat(2) for each use and each close, so it is for what is beside a system call in any case.
+//! A daemon closes all that is open when it starts (`closefrom`), a shell puts files where it likes
+//! (`dup2`), and a fork's child does both: the numbers of a library's descriptors are none of their
+//! business, and neither can the library keep them. What stands at such a number afterwards is the
+//! program's. A [`Known`] descriptor remembers device and inode of its file, and is neither used
+//! nor closed once another file has its number; and it lies high, where programs that count on the
+//! lowest free number do not come. The look costs an fstat(2) for each use and each close, so it is
+//! for what is beside a system call in any case.
 //!
 //! Files that share one inode can't be told apart: eventfds, epolls, timers and the like. For those
 //! the high number has to do, except for [`crate::eventfd::Eventfd`], which takes another kind of
 //! file here. And nothing helps against a thread that replaces a number between the look and the
 //! use.
 //!
-//! Our own programs have all their descriptors for themselves: there a `Known` is an ordinary descriptor, until [`live_in_a_foreign_program`].
+//! Our own programs have all their descriptors for themselves: there a `Known` is an ordinary
+//! descriptor, until [`live_in_a_foreign_program`].
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -20,15 +25,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-/// Where numbers begin that a program does not come to by taking the lowest free one; and select(2) ends there. Not higher: the kernel copies
-/// a table up to the highest number at each fork.
+/// Where numbers begin that a program does not come to by taking the lowest free one; and select(2)
+/// ends there. Not higher: the kernel copies a table up to the highest number at each fork.
 const HIGH: u64 = 1024;
 /// The part of its numbers that a program with few of them keeps below ours.
 const LOW_SHARE: (u64, u64) = (3, 4);
 
 static IN_FOREIGN_PROGRAM: AtomicBool = AtomicBool::new(false);
 
-/// Has every descriptor that becomes [`Known`] from now on be known by its file. For a library, before its first descriptor.
+/// Has every descriptor that becomes [`Known`] from now on be known by its file. For a library,
+/// before its first descriptor.
 pub fn live_in_a_foreign_program() {
     IN_FOREIGN_PROGRAM.store(true, Ordering::Relaxed);
 }
@@ -59,7 +65,8 @@ impl Known {
         Known::at_its_number(raised(descriptor))
     }
 
-    /// Takes a descriptor and leaves it where it is: one whose number the program is told, for select(2) among others.
+    /// Takes a descriptor and leaves it where it is: one whose number the program is told, for
+    /// select(2) among others.
     #[must_use]
     pub fn at_its_number(descriptor: OwnedFd) -> Known {
         // Of what can't be looked at, no file is known: it is never used, and never closed.
@@ -89,11 +96,13 @@ impl Known {
         self.file.is_none_or(|file| file_of(&*self.descriptor).is_ok_and(|found| found == file))
     }
 
-    /// Gives it up, as an ordinary descriptor, without a look: for whoever has just asked [`Known::is_there`].
+    /// Gives it up, as an ordinary descriptor, without a look: for whoever has just asked
+    /// [`Known::is_there`].
     #[must_use]
     pub fn into_owned(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken once: `this` is never dropped and not used after this, and `Known` has no other field to be dropped.
+        // SAFETY: taken once: `this` is never dropped and not used after this, and `Known` has no
+        // other field to be dropped.
         unsafe { ManuallyDrop::take(&mut this.descriptor) }
     }
 }
@@ -101,7 +110,8 @@ impl Known {
 impl Drop for Known {
     fn drop(&mut self) {
         let is_there = self.is_there();
-        // SAFETY: taken once: the value is being dropped, and nothing looks at the field after this.
+        // SAFETY: taken once: the value is being dropped, and nothing looks at the field after
+        // this.
         let descriptor = unsafe { ManuallyDrop::take(&mut self.descriptor) };
         if !is_there {
             // The program's, or nobody's.
@@ -110,7 +120,8 @@ impl Drop for Known {
     }
 }
 
-/// The number, for waiting: to wait for a file that has taken its place harms nobody. For whatever else takes or gives something, [`Known::get`].
+/// The number, for waiting: to wait for a file that has taken its place harms nobody. For whatever
+/// else takes or gives something, [`Known::get`].
 impl AsFd for Known {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
@@ -145,7 +156,8 @@ mod tests {
     use super::*;
     use std::fs::File;
 
-    /// These tests look at numbers and at a switch of the whole process, so they run in a child each.
+    /// These tests look at numbers and at a switch of the whole process, so they run in a child
+    /// each.
     fn in_a_foreign_program(work: impl FnOnce() -> bool) {
         let work = || {
             live_in_a_foreign_program();

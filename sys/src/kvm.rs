@@ -1,5 +1,5 @@
-//! A machine of one processor and a little memory under the kernel's own monitor (`/dev/kvm`, linux/kvm.h): put together, and run
-//! from one exit to the next.
+//! A machine of one processor and a little memory under the kernel's own monitor (`/dev/kvm`,
+//! linux/kvm.h): put together, and run from one exit to the next.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -8,7 +8,8 @@ use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_run, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Where Intel's processors keep what they need to run real mode: below the firmware, where no memory of ours is (bytes).
+/// Where Intel's processors keep what they need to run real mode: below the firmware, where no
+/// memory of ours is (bytes).
 const IDENTITY_MAP: u64 = 0xfffb_c000;
 /// The three pages above that, for the same.
 const TASK_STATE: usize = 0xfffb_d000;
@@ -41,7 +42,8 @@ pub enum Exit {
     Halted,
     /// It failed in handling a failure, which resets a machine.
     Shutdown,
-    /// KVM executes instructions by itself, and does not know what stands here: some bytes of it, or none where it does not say which.
+    /// KVM executes instructions by itself, and does not know what stands here: some bytes of it,
+    /// or none where it does not say which.
     NotEmulated(Vec<u8>),
     /// The processor refused the guest's state: its reason, as the hardware gives it.
     Refused(u64),
@@ -50,7 +52,8 @@ pub enum Exit {
 }
 
 impl Machine {
-    /// A machine whose memory is `image` from address 0 on, in whole pages, and whose processor is about to begin at `start` in real mode.
+    /// A machine whose memory is `image` from address 0 on, in whole pages, and whose processor is
+    /// about to begin at `start` in real mode.
     ///
     /// # Errors
     /// Those of the device, which say little by themselves; the text says what was asked of it.
@@ -73,8 +76,9 @@ impl Machine {
             memory_size: memory.bytes as u64,
             userspace_addr: memory.start.as_ptr() as u64,
         };
-        // SAFETY: the range is one mapping of ours, readable and writable. It is unmapped when `Memory` is dropped, which is after the
-        // machine and its processor, and no reference into it exists while they do.
+        // SAFETY: the range is one mapping of ours, readable and writable. It is unmapped when
+        // `Memory` is dropped, which is after the machine and its processor, and no reference into
+        // it exists while they do.
         unsafe { machine.set_user_memory_region(region) }.map_err(said("giving it memory"))?;
         let processor = machine.create_vcpu(0).map_err(said("making its processor"))?;
         let features = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(said("asking for features"))?;
@@ -108,7 +112,8 @@ impl Machine {
 
 /// KVM's report of an error of its own.
 fn internal_error(run: &kvm_run) -> Exit {
-    // SAFETY: plain numbers, of which any bits are a value; which of the views is meant is for those who look at them.
+    // SAFETY: plain numbers, of which any bits are a value; which of the views is meant is for
+    // those who look at them.
     let (error, failure) = unsafe { (run.__bindgen_anon_1.internal, run.__bindgen_anon_1.emulation_failure) };
     if error.suberror != NOT_EMULATED {
         return Exit::Other(format!("internal error {}", error.suberror));
@@ -136,7 +141,8 @@ impl Memory {
             rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)
         }?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the mapping is new, ours alone, writable, and at least as long as the image, which lies elsewhere.
+        // SAFETY: the mapping is new, ours alone, writable, and at least as long as the image,
+        // which lies elsewhere.
         unsafe { start.copy_from_nonoverlapping(NonNull::from_ref(image).cast(), image.len()) };
         Ok(Self { start, bytes })
     }
@@ -144,7 +150,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the range that was mapped, to which no reference was ever made; the machine that used it is gone.
+        // SAFETY: the range that was mapped, to which no reference was ever made; the machine that
+        // used it is gone.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }

@@ -1,8 +1,8 @@
-//! membarrier(2), global and expedited: one thread orders the memory of all threads of all registered processes, so that
-//! these need no fence of their own.
+//! membarrier(2), global and expedited: one thread orders the memory of all threads of all
+//! registered processes, so that these need no fence of their own.
 //!
-//! Registering costs a process with several threads some ten milliseconds, once (the kernel waits until every processor
-//! has heard of it), so it is done where nobody waits for it.
+//! Registering costs a process with several threads some ten milliseconds, once (the kernel waits
+//! until every processor has heard of it), so it is done where nobody waits for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
@@ -27,7 +27,8 @@ pub fn is_supported() -> bool {
     })
 }
 
-/// A full barrier in every running thread of every registered process, and here. False: the kernel has refused.
+/// A full barrier in every running thread of every registered process, and here. False: the kernel
+/// has refused.
 #[must_use]
 pub fn barrier() -> bool {
     membarrier(MembarrierCommand::GlobalExpedited).is_ok()
@@ -40,8 +41,8 @@ pub fn is_registered() -> bool {
     REGISTERED.load(Ordering::Acquire)
 }
 
-/// Sees to it that this process is registered soon, if that can be: at once if it has one thread, otherwise through a
-/// thread that ends with it. Costs nothing when called again.
+/// Sees to it that this process is registered soon, if that can be: at once if it has one thread,
+/// otherwise through a thread that ends with it. Costs nothing when called again.
 pub fn register_soon() {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| {

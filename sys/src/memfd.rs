@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-/// The seals that a shared region must bear: nobody can make it shorter or longer, or lift the seals.
+/// The seals that a shared region must bear: nobody can make it shorter or longer, or lift the
+/// seals.
 pub const REGION_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// The type of a memfd in huge pages, as statfs(2) says it.
@@ -18,7 +19,8 @@ const SYSFS_MAGIC: u64 = 0x6265_6572;
 /// The unit of stat(2)'s block count.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Makes a zeroed memfd of `bytes` bytes with [`REGION_SEALS`]. `name` is for `/proc/PID/maps` only.
+/// Makes a zeroed memfd of `bytes` bytes with [`REGION_SEALS`]. `name` is for `/proc/PID/maps`
+/// only.
 ///
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and fcntl(2).
@@ -28,7 +30,8 @@ pub fn sealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
 
 fn make(name: &str, bytes: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Nobody executes a region, and some machines refuse memfds that could be. Kernels before 6.3 don't know the flag.
+    // Nobody executes a region, and some machines refuse memfds that could be. Kernels before 6.3
+    // don't know the flag.
     let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
         made => made,
@@ -57,7 +60,8 @@ impl Reach {
     }
 }
 
-/// Makes a zeroed memfd of `bytes` bytes that keeps its size, and that can be sealed further, by [`seal_for`].
+/// Makes a zeroed memfd of `bytes` bytes that keeps its size, and that can be sealed further, by
+/// [`seal_for`].
 ///
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and fcntl(2).
@@ -65,7 +69,8 @@ pub fn to_grant(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     make(name, bytes, SealFlags::SHRINK.union(SealFlags::GROW))
 }
 
-/// Seals a memory of [`to_grant`] for those it is granted to, and for good. To read: nobody can write it but through what he has mapped before.
+/// Seals a memory of [`to_grant`] for those it is granted to, and for good. To read: nobody can
+/// write it but through what he has mapped before.
 ///
 /// # Errors
 /// Those of fcntl(2): `EPERM` where it was sealed for good before, `EINVAL` on kernels before 5.1.
@@ -73,7 +78,8 @@ pub fn seal_for(memory: impl AsFd, reach: Reach) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(memory, reach.seals())?)
 }
 
-/// The size of a memory of [`to_grant`], if it keeps its size; `None` if it lacks a seal (or is no memfd at all).
+/// The size of a memory of [`to_grant`], if it keeps its size; `None` if it lacks a seal (or is no
+/// memfd at all).
 ///
 /// # Errors
 /// Those of fstat(2).
@@ -85,7 +91,8 @@ pub fn check_fixed(memory: impl AsFd) -> io::Result<Option<u64>> {
     Ok(u64::try_from(rustix::fs::fstat(memory)?.st_size).ok())
 }
 
-/// The size of a memory that was granted, if it bears the seals of [`seal_for`]; `None` if it lacks one (or is no memfd at all).
+/// The size of a memory that was granted, if it bears the seals of [`seal_for`]; `None` if it lacks
+/// one (or is no memfd at all).
 ///
 /// # Errors
 /// Those of fstat(2).
@@ -94,7 +101,8 @@ pub fn check_granted(memory: impl AsFd, reach: Reach) -> io::Result<Option<u64>>
     if bears { check_sealed(memory) } else { Ok(None) }
 }
 
-/// Bytes of memory that have been taken for a memfd so far, by whoever wrote or read there first: that one is charged for them.
+/// Bytes of memory that have been taken for a memfd so far, by whoever wrote or read there first:
+/// that one is charged for them.
 ///
 /// # Errors
 /// Those of fstat(2).
@@ -105,7 +113,8 @@ pub fn taken_bytes(memory: impl AsFd) -> io::Result<u64> {
     Ok(u64::try_from(blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES))
 }
 
-/// Gives the memory of a region of [`sealed`] back, whoever has it mapped: it reads as zeros from now on, and whoever touches it is charged for it.
+/// Gives the memory of a region of [`sealed`] back, whoever has it mapped: it reads as zeros from
+/// now on, and whoever touches it is charged for it.
 ///
 /// # Errors
 /// Those of fallocate(2).
@@ -115,12 +124,13 @@ pub fn free(memory: impl AsFd) -> io::Result<()> {
     if bytes > 0 { Ok(rustix::fs::fallocate(memory, hole, 0, bytes)?) } else { Ok(()) }
 }
 
-/// As [`sealed`], in the machine's default huge pages; `bytes` is rounded up to whole ones. It is in the nature of huge pages
-/// that whoever maps this memfd can take pages out of it, and that the next access to one kills with `SIGBUS` if none is free.
+/// As [`sealed`], in the machine's default huge pages; `bytes` is rounded up to whole ones. It is
+/// in the nature of huge pages that whoever maps this memfd can take pages out of it, and that the
+/// next access to one kills with `SIGBUS` if none is free.
 ///
 /// # Errors
-/// As there, and `ENODEV`, `ENOSYS` or `EINVAL` when the kernel has no huge pages. Whether enough are free shows when the memfd is
-/// mapped.
+/// As there, and `ENODEV`, `ENOSYS` or `EINVAL` when the kernel has no huge pages. Whether enough
+/// are free shows when the memfd is mapped.
 pub fn sealed_huge(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
     let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -140,7 +150,8 @@ pub fn sealed_huge(name: &str, bytes: u64) -> io::Result<OwnedFd> {
 /// Those of fstatfs(2).
 pub fn huge_page_bytes(memory: impl AsFd) -> io::Result<Option<u64>> {
     let found = rustix::fs::fstatfs(memory)?;
-    // The types of these fields differ between architectures; neither value needs more than 32 bits.
+    // The types of these fields differ between architectures; neither value needs more than 32
+    // bits.
     let is_huge = (found.f_type as u64 & 0xffff_ffff) == HUGETLBFS_MAGIC;
     Ok(is_huge.then_some(found.f_bsize as u64))
 }
@@ -154,7 +165,8 @@ pub fn resident_bytes(memory: impl AsFd) -> io::Result<u64> {
     Ok(u64::try_from(blocks).unwrap_or(0) * STAT_BLOCK_BYTES)
 }
 
-/// The size of a memfd, if it bears [`REGION_SEALS`]; `None` if it lacks one (or is no memfd at all).
+/// The size of a memfd, if it bears [`REGION_SEALS`]; `None` if it lacks one (or is no memfd at
+/// all).
 ///
 /// # Errors
 /// Those of fstat(2).
@@ -169,9 +181,10 @@ pub fn check_sealed(memory: impl AsFd) -> io::Result<Option<u64>> {
     Ok(u64::try_from(size).ok())
 }
 
-/// The size of a PCI device's memory that a descriptor of its file in sysfs stands for; `None` if it is no file of sysfs. It stays as
-/// large while the device is there. **A device that is unplugged while its memory is mapped leaves nothing behind the mapping: the
-/// next access kills with `SIGBUS`.** So whoever unplugs waits until nobody has it mapped.
+/// The size of a PCI device's memory that a descriptor of its file in sysfs stands for; `None` if
+/// it is no file of sysfs. It stays as large while the device is there. **A device that is
+/// unplugged while its memory is mapped leaves nothing behind the mapping: the next access kills
+/// with `SIGBUS`.** So whoever unplugs waits until nobody has it mapped.
 ///
 /// # Errors
 /// Those of fstat(2) and fstatfs(2).

@@ -1,14 +1,16 @@
-//! POSIX message queues, mq_overview(7). On Linux a queue's descriptor is a file descriptor, which can be passed on like any other.
+//! POSIX message queues, mq_overview(7). On Linux a queue's descriptor is a file descriptor, which
+//! can be passed on like any other.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-/// Makes a queue for so many messages of so many bytes at most, open for both directions. `name` begins with a slash, and must be free.
+/// Makes a queue for so many messages of so many bytes at most, open for both directions. `name`
+/// begins with a slash, and must be free.
 ///
 /// # Errors
-/// Those of mq_open(3): beyond the system's limits (`/proc/sys/fs/mqueue`) `EINVAL`, beyond the user's (`RLIMIT_MSGQUEUE`) `EMFILE`, and `ENOSYS`
-/// from a kernel without queues.
+/// Those of mq_open(3): beyond the system's limits (`/proc/sys/fs/mqueue`) `EINVAL`, beyond the
+/// user's (`RLIMIT_MSGQUEUE`) `EMFILE`, and `ENOSYS` from a kernel without queues.
 pub fn create(name: &CStr, messages: usize, message_bytes: usize) -> io::Result<OwnedFd> {
     let too_many = |_| io::Error::from(io::ErrorKind::InvalidInput);
     // SAFETY: `mq_attr` is plain numbers, for all of which zero is a value.
@@ -17,8 +19,8 @@ pub fn create(name: &CStr, messages: usize, message_bytes: usize) -> io::Result<
     attributes.mq_msgsize = message_bytes.try_into().map_err(too_many)?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     let mode: libc::mode_t = 0o600;
-    // SAFETY: the name ends with a zero byte, and the attributes live as long as the call; with `O_CREAT` these are the two further
-    // arguments that are read.
+    // SAFETY: the name ends with a zero byte, and the attributes live as long as the call; with
+    // `O_CREAT` these are the two further arguments that are read.
     let queue = unsafe { libc::mq_open(name.as_ptr(), flags, mode, &raw mut attributes) };
     if queue < 0 {
         return Err(io::Error::last_os_error());
@@ -43,7 +45,8 @@ pub fn unlink(name: &CStr) -> io::Result<()> {
 pub fn send(queue: impl AsFd, message: &[u8]) -> io::Result<()> {
     let queue = queue.as_fd().as_raw_fd();
     loop {
-        // SAFETY: the descriptor is open while it is borrowed, and pointer and length are those of one slice.
+        // SAFETY: the descriptor is open while it is borrowed, and pointer and length are those of
+        // one slice.
         if unsafe { libc::mq_send(queue, message.as_ptr().cast(), message.len(), 0) } == 0 {
             return Ok(());
         }
@@ -54,12 +57,13 @@ pub fn send(queue: impl AsFd, message: &[u8]) -> io::Result<()> {
 /// Waits for a message and says how long it is.
 ///
 /// # Errors
-/// Those of mq_receive(3): `EMSGSIZE` where `into` is shorter than the queue's longest message. Interruptions are none.
+/// Those of mq_receive(3): `EMSGSIZE` where `into` is shorter than the queue's longest message.
+/// Interruptions are none.
 pub fn receive(queue: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     let queue = queue.as_fd().as_raw_fd();
     loop {
-        // SAFETY: the descriptor is open while it is borrowed; pointer and length are those of one slice, which nobody else has; no priority
-        // is asked for.
+        // SAFETY: the descriptor is open while it is borrowed; pointer and length are those of one
+        // slice, which nobody else has; no priority is asked for.
         let got =
             unsafe { libc::mq_receive(queue, into.as_mut_ptr().cast(), into.len(), std::ptr::null_mut()) };
         if let Ok(got) = usize::try_from(got) {

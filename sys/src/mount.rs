@@ -8,7 +8,8 @@ use rustix::fs::CWD;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MoveMountFlags, OpenTreeFlags};
 pub use rustix::mount::{MountAttrFlags, UnmountFlags};
 
-/// Makes a file system of `kind` with these settings (an empty value is a flag), attached nowhere yet.
+/// Makes a file system of `kind` with these settings (an empty value is a flag), attached nowhere
+/// yet.
 ///
 /// # Errors
 /// Those of fsopen(2), fsconfig(2) and fsmount(2).

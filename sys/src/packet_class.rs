@@ -1,8 +1,12 @@
-//! The owner of each packet, looked up by a program at `clsact` (tc-bpf(8)): a packet that goes out belongs to the control group that its socket was made in,
-//! one that comes in to the control group of the socket that waits for it. A program's request of a socket, such as a priority, decides nothing.
+//! The owner of each packet, looked up by a program at `clsact` (tc-bpf(8)): a packet that goes out
+//! belongs to the control group that its socket was made in, one that comes in to the control group
+//! of the socket that waits for it. A program's request of a socket, such as a priority, decides
+//! nothing.
 //!
-//! The kernel tells such a program the control group of a packet that goes out, of whatever kind its socket is, but not that of a socket which was looked up. So sockets are given a
-//! value when they are made, which nobody but programs of the kernel's can change, and connections that are accepted inherit it.
+//! The kernel tells such a program the control group of a packet that goes out, of whatever kind
+//! its socket is, but not that of a socket which was looked up. So sockets are given a value when
+//! they are made, which nobody but programs of the kernel's can change, and connections that are
+//! accepted inherit it.
 
 use crate::bpf::{
     self, ADD, AND, CALL, EXIT, IF_ANY_BIT, IF_EQUAL, IF_NOT_EQUAL, JUMP, Keys, LOAD_8, LOAD_16, LOAD_32,
@@ -46,7 +50,8 @@ const UDP: i32 = 17;
 /// How many owners there may be: as many as a discipline has classes.
 const MAX_OWNERS: u32 = 0x1_0000;
 const OWNERS: Keys = Keys::Numbers(MAX_OWNERS);
-/// How deep below the root of all control groups an owner's may be. A node's own is at the first level, or below that of the container or service that the daemon runs in; domains are two below.
+/// How deep below the root of all control groups an owner's may be. A node's own is at the first
+/// level, or below that of the container or service that the daemon runs in; domains are two below.
 const MAX_LEVEL: i32 = 16;
 
 /// The class of each control group, looked up for packets that go out. Entries that nobody takes
@@ -63,7 +68,8 @@ impl Owners {
         Map::new(OWNERS, "tombolo_owners").map(Self)
     }
 
-    /// Those of a program that the kernel has: of a process that is gone. `None` where that program is another.
+    /// Those of a program that the kernel has: of a process that is gone. `None` where that program
+    /// is another.
     ///
     /// # Errors
     /// The kernel's error.
@@ -71,7 +77,8 @@ impl Owners {
         Ok(Map::of_program(id, OWNERS)?.map(Self))
     }
 
-    /// Packets of sockets that processes of this control group made, or of one below it, have this priority from now on. `cgroup`: its number, which its directory has as inode.
+    /// Packets of sockets that processes of this control group made, or of one below it, have this
+    /// priority from now on. `cgroup`: its number, which its directory has as inode.
     ///
     /// # Errors
     /// The kernel's error: there are too many control groups in the map.
@@ -126,7 +133,8 @@ impl Sockets {
         Map::new(Keys::Sockets, "tombolo_sockets").map(Self)
     }
 
-    /// Those of a program that the kernel has: of a process that is gone. `None` where that program is another.
+    /// Those of a program that the kernel has: of a process that is gone. `None` where that program
+    /// is another.
     ///
     /// # Errors
     /// The kernel's error.
@@ -134,8 +142,9 @@ impl Sockets {
         Ok(Map::of_program(id, Keys::Sockets)?.map(Self))
     }
 
-    /// Packets have this priority that come for sockets which processes of the cgroup (a directory of version 2) make from now on, and for connections that are accepted by those. Goes with the
-    /// cgroup.
+    /// Packets have this priority that come for sockets which processes of the cgroup (a directory
+    /// of version 2) make from now on, and for connections that are accepted by those. Goes with
+    /// the cgroup.
     ///
     /// # Errors
     /// The kernel's error: it knows no such programs, or forbids them.
@@ -158,7 +167,8 @@ impl Sockets {
     }
 }
 
-/// Loads the program for packets that go out: each has the priority of its owner. One that has no owner keeps its own, unless `major` is in its upper half: then it has none.
+/// Loads the program for packets that go out: each has the priority of its owner. One that has no
+/// owner keeps its own, unless `major` is in its upper half: then it has none.
 ///
 /// # Errors
 /// The kernel's error: it knows no such programs, or forbids them.
@@ -184,7 +194,8 @@ pub fn load_outgoing(owners: &Owners, major: u16) -> io::Result<OwnedFd> {
     program.load(BPF_PROG_TYPE_SCHED_CLS, 0, "tombolo_out")
 }
 
-/// Loads the program for packets that come in: each goes on to the interface `to`; where a socket of this network namespace waits for it, it has the priority of that one then.
+/// Loads the program for packets that come in: each goes on to the interface `to`; where a socket
+/// of this network namespace waits for it, it has the priority of that one then.
 ///
 /// Packets without a socket here, other than TCP and UDP, and fragments have no class.
 ///
@@ -213,7 +224,8 @@ pub fn load_incoming(sockets: &Sockets, to: u32) -> io::Result<OwnedFd> {
     program.load(BPF_PROG_TYPE_SCHED_CLS, 0, "tombolo_in")
 }
 
-/// How a header of one family is read: its bytes, where the protocol and the two addresses begin, bytes of both with the ports.
+/// How a header of one family is read: its bytes, where the protocol and the two addresses begin,
+/// bytes of both with the ports.
 struct Family {
     header: i32,
     protocol: i16,
@@ -224,7 +236,8 @@ struct Family {
 const OF_IPV4: Family = Family { header: 20, protocol: 9, addresses: 12, tuple: 12 };
 const OF_IPV6: Family = Family { header: 40, protocol: 6, addresses: 8, tuple: 36 };
 
-/// Looks up the control groups that the socket of the packet in register 6 is in, from the root down. Goes to `found` with the owner's entry in register 0, or to `nobody`.
+/// Looks up the control groups that the socket of the packet in register 6 is in, from the root
+/// down. Goes to `found` with the owner's entry in register 0, or to `nobody`.
 fn find_owner(program: &mut Program, owners: &Owners, nobody: Label, found: Label) {
     for level in 1..=MAX_LEVEL {
         program
@@ -242,7 +255,8 @@ fn find_owner(program: &mut Program, owners: &Owners, nobody: Label, found: Labe
     program.jump(JUMP, 0, 0, nobody);
 }
 
-/// Reads `bytes` bytes to the stack, from the network header and what register 2 adds to it. Goes to `end` where there are not so many.
+/// Reads `bytes` bytes to the stack, from the network header and what register 2 adds to it. Goes
+/// to `end` where there are not so many.
 fn read(program: &mut Program, to: i16, bytes: i32, end: Label) {
     program
         .put(MOVE_REGISTER, 1, 6, 0, 0)

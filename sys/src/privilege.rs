@@ -15,8 +15,8 @@ pub struct Modest {
     pub locked_bytes: Option<u64>,
 }
 
-/// Makes the calling thread, and every thread that it starts from now on, unprivileged for good: nothing that it might run could gain a
-/// capability again, and its memory is dumped nowhere.
+/// Makes the calling thread, and every thread that it starts from now on, unprivileged for good:
+/// nothing that it might run could gain a capability again, and its memory is dumped nowhere.
 ///
 /// # Errors
 /// Those of setgroups(2), setresgid(2), setresuid(2), capset(2), prctl(2), setrlimit(2).

@@ -36,7 +36,8 @@ pub fn pidfd_send_signal(pidfd: impl AsFd, signal: Signal) -> io::Result<()> {
     Ok(rustix::process::pidfd_send_signal(pidfd, signal)?)
 }
 
-/// Sends a signal to the process with this number, which must be a child not yet waited for: then the number is its own.
+/// Sends a signal to the process with this number, which must be a child not yet waited for: then
+/// the number is its own.
 ///
 /// # Errors
 /// Those of kill(2); `InvalidInput` for 0 or a number beyond the kernel's.
@@ -71,8 +72,8 @@ pub fn set_parent_death_signal(signal: Option<Signal>) -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(signal)?)
 }
 
-/// Has the command's process killed when the *thread* that starts it ends, however that comes. Not started at all if that
-/// has happened by then.
+/// Has the command's process killed when the *thread* that starts it ends, however that comes. Not
+/// started at all if that has happened by then.
 pub fn kill_with_parent(command: &mut Command) -> &mut Command {
     let parent = rustix::process::getpid();
     let arm = move || {
@@ -80,8 +81,8 @@ pub fn kill_with_parent(command: &mut Command) -> &mut Command {
         // Whoever has become its parent since then will not be waited for.
         if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     };
-    // SAFETY: the closure runs between fork and exec and does nothing but two system calls; its errors are plain numbers, so
-    // nothing is allocated.
+    // SAFETY: the closure runs between fork and exec and does nothing but two system calls; its
+    // errors are plain numbers, so nothing is allocated.
     unsafe { command.pre_exec(arm) }
 }
 

@@ -25,7 +25,8 @@ pub fn allowed() -> io::Result<Vec<u32>> {
 /// Keeps the calling thread on these processors.
 ///
 /// # Errors
-/// Those of sched_setaffinity(2), and `InvalidInput` for a number beyond what the kernel's set holds.
+/// Those of sched_setaffinity(2), and `InvalidInput` for a number beyond what the kernel's set
+/// holds.
 pub fn pin(processors: &[u32]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &processor in processors {

@@ -1,6 +1,7 @@
 //! A mapped range of shared memory, of which another party may change any byte at any time.
 //!
-//! So there is never a reference to its bytes: words go through atomics, the rest is copied in and out.
+//! So there is never a reference to its bytes: words go through atomics, the rest is copied in and
+//! out.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,18 +21,20 @@ pub struct Region {
     kept: Vec<Known>,
 }
 
-// SAFETY: `base` is a mapping that this value owns and that has no thread affinity; see also `Sync`.
+// SAFETY: `base` is a mapping that this value owns and that has no thread affinity; see also
+// `Sync`.
 unsafe impl Send for Region {}
-// SAFETY: every access is through an atomic or a raw copy, none makes a reference to the bytes, and two
-// threads (or processes) that copy the same bytes at once get unspecified bytes, which every reader of a
-// region has to expect anyhow, because the other party is not trusted.
+// SAFETY: every access is through an atomic or a raw copy, none makes a reference to the bytes, and
+// two threads (or processes) that copy the same bytes at once get unspecified bytes, which every
+// reader of a region has to expect anyhow, because the other party is not trusted.
 unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps the first `len` bytes of `memory`, shared.
     ///
-    /// The caller has seen to it that the memory cannot shrink (see [`crate::memfd::check_sealed`]);
-    /// otherwise an access beyond its end kills the process with `SIGBUS`.
+    /// The caller has seen to it that the memory cannot shrink (see
+    /// [`crate::memfd::check_sealed`]); otherwise an access beyond its end kills the process with
+    /// `SIGBUS`.
     ///
     /// # Errors
     /// Those of mmap(2), and `InvalidInput` when `len` is 0.
@@ -45,8 +48,8 @@ impl Region {
     /// As there.
     pub(crate) fn map_at(memory: impl AsFd, offset: u64, len: usize) -> io::Result<Region> {
         let (hint, fixed) = guards::reserve(len)?;
-        // SAFETY: a null hint lets the kernel choose a free range, so no other mapping is replaced; with guards, the
-        // range was reserved just now for nothing but this.
+        // SAFETY: a null hint lets the kernel choose a free range, so no other mapping is replaced;
+        // with guards, the range was reserved just now for nothing but this.
         let base = unsafe {
             rustix::mm::mmap(
                 hint,
@@ -61,8 +64,8 @@ impl Region {
         Ok(Region { base, len, kept: Vec::new() })
     }
 
-    /// Holds on to a descriptor until the memory has been unmapped: whoever has the other side of it learns by its close that nobody
-    /// looks at the memory any more.
+    /// Holds on to a descriptor until the memory has been unmapped: whoever has the other side of
+    /// it learns by its close that nobody looks at the memory any more.
     #[must_use]
     pub fn keeping(mut self, descriptor: OwnedFd) -> Region {
         self.kept.push(Known::new(descriptor));
@@ -82,8 +85,8 @@ impl Region {
     /// If `offset` is unaligned or out of range. It never comes from another party.
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: in range and aligned (the mapping starts on a page), alive as long as `self`; every
-        // access of this program to these bytes as a word is atomic.
+        // SAFETY: in range and aligned (the mapping starts on a page), alive as long as `self`;
+        // every access of this program to these bytes as a word is atomic.
         unsafe { AtomicU64::from_ptr(self.place_of(offset, 8).cast()) }
     }
 
@@ -100,8 +103,8 @@ impl Region {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Where `len` bytes at `offset` stand, for programs that fill or read them through a pointer. It is good while the
-    /// region lives; what stands there may change at any time.
+    /// Where `len` bytes at `offset` stand, for programs that fill or read them through a pointer.
+    /// It is good while the region lives; what stands there may change at any time.
     ///
     /// # Panics
     /// If the range is not inside the region.
@@ -163,15 +166,17 @@ impl Region {
         assert!(offset <= self.len && len <= self.len - offset, "bytes out of region");
     }
 
-    /// Copies bytes out of the region. What arrives may be a mixture, if the other party writes meanwhile.
+    /// Copies bytes out of the region. What arrives may be a mixture, if the other party writes
+    /// meanwhile.
     ///
     /// # Panics
     /// If the range is not inside the region.
     #[inline]
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
-        // SAFETY: the source is inside the mapping, the destination is a reference, and the two cannot
-        // overlap: no reference to bytes of the mapping exists. The bytes are plain, any value is good.
+        // SAFETY: the source is inside the mapping, the destination is a reference, and the two
+        // cannot overlap: no reference to bytes of the mapping exists. The bytes are plain, any
+        // value is good.
         unsafe {
             ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len());
         }
@@ -196,7 +201,8 @@ impl Region {
         forget_what_was_read();
     }
 
-    /// The words that stand from `offset` on, as many as are asked for: plain reads, in no order, of bytes that may be anything.
+    /// The words that stand from `offset` on, as many as are asked for: plain reads, in no order,
+    /// of bytes that may be anything.
     ///
     /// # Panics
     /// If the range is not inside the region.
@@ -206,14 +212,16 @@ impl Region {
         self.check(offset, N * size_of::<u64>());
         let mut words = [0; N];
         for (index, word) in words.iter_mut().enumerate() {
-            // SAFETY: the word is inside the mapping, as was checked; it need not be aligned, and any bytes are good.
+            // SAFETY: the word is inside the mapping, as was checked; it need not be aligned, and
+            // any bytes are good.
             *word = unsafe { self.base.as_ptr().add(offset).cast::<u64>().add(index).read_unaligned() };
         }
         forget_what_was_read();
         words
     }
 
-    /// Puts words into the region, from `offset` on, in no order. For what is short and made in registers: a copy would go through memory.
+    /// Puts words into the region, from `offset` on, in no order. For what is short and made in
+    /// registers: a copy would go through memory.
     ///
     /// # Panics
     /// If the range is not inside the region.
@@ -226,14 +234,16 @@ impl Region {
         }
     }
 
-    /// Asks the processor to fetch the line at `offset` for writing. A hint; nothing happens beyond the end.
+    /// Asks the processor to fetch the line at `offset` for writing. A hint; nothing happens beyond
+    /// the end.
     #[inline]
     pub fn prefetch_for_write(&self, offset: usize) {
         if offset >= self.len {
             return;
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: inside the mapping; and a prefetch accesses nothing that shows, whatever the address.
+        // SAFETY: inside the mapping; and a prefetch accesses nothing that shows, whatever the
+        // address.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_ET0>(self.base.as_ptr().add(offset).cast());
@@ -256,15 +266,17 @@ impl Region {
 
 /// The fate of the memory behind a region before it is used.
 impl Region {
-    /// Has the kernel provide every page now, as if each were written to, so that no later access has to wait for it. What stands
-    /// there stays.
+    /// Has the kernel provide every page now, as if each were written to, so that no later access
+    /// has to wait for it. What stands there stays.
     ///
     /// # Errors
-    /// Those of madvise(2) with `MADV_POPULATE_WRITE`: `EINVAL` on kernels before 5.14, `ENOMEM` or `EFAULT` when there is no
-    /// memory. (Where a memory cgroup is full, the kernel may rather kill a process of it.)
+    /// Those of madvise(2) with `MADV_POPULATE_WRITE`: `EINVAL` on kernels before 5.14, `ENOMEM` or
+    /// `EFAULT` when there is no memory. (Where a memory cgroup is full, the kernel may rather kill
+    /// a process of it.)
     pub fn populate(&self) -> io::Result<()> {
         let base = self.base.as_ptr().cast();
-        // SAFETY: exactly the range that `map` made, alive as long as `self`; the advice changes no byte.
+        // SAFETY: exactly the range that `map` made, alive as long as `self`; the advice changes no
+        // byte.
         Ok(unsafe { rustix::mm::madvise(base, self.len, rustix::mm::Advice::LinuxPopulateWrite) }?)
     }
 
@@ -281,7 +293,8 @@ impl Region {
     /// Has the kernel provide every page now and keep it in memory as long as the region lives.
     ///
     /// # Errors
-    /// Those of mlock(2): `EPERM` or `ENOMEM` when `RLIMIT_MEMLOCK` is too low, `EAGAIN` or `ENOMEM` when there is no memory.
+    /// Those of mlock(2): `EPERM` or `ENOMEM` when `RLIMIT_MEMLOCK` is too low, `EAGAIN` or
+    /// `ENOMEM` when there is no memory.
     pub fn lock(&self) -> io::Result<()> {
         // SAFETY: exactly the range that `map` made, alive as long as `self`; unmapping unlocks it.
         Ok(unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.len) }?)
@@ -297,7 +310,8 @@ impl Drop for Region {
     }
 }
 
-/// Programs that are no fuzz targets have no guards: the checks above are what keeps accesses inside.
+/// Programs that are no fuzz targets have no guards: the checks above are what keeps accesses
+/// inside.
 #[cfg(not(fuzzing))]
 mod guards {
     use std::ffi::c_void;
@@ -314,8 +328,8 @@ mod guards {
     }
 }
 
-/// In fuzz targets a mapping stands between pages that nobody may touch: an access that the checks above should have
-/// kept inside, and did not, ends the program instead of finding a neighbour.
+/// In fuzz targets a mapping stands between pages that nobody may touch: an access that the checks
+/// above should have kept inside, and did not, ends the program instead of finding a neighbour.
 #[cfg(fuzzing)]
 mod guards {
     use std::ffi::c_void;
@@ -339,11 +353,13 @@ mod guards {
     }
 }
 
-/// Makes the compiler believe that memory has changed, so that a copy which has been checked is not silently
-/// replaced by a second read of the region (a "double fetch" that the source does not show). No instruction.
+/// Makes the compiler believe that memory has changed, so that a copy which has been checked is not
+/// silently replaced by a second read of the region (a "double fetch" that the source does not
+/// show). No instruction.
 #[inline(always)]
 fn forget_what_was_read() {
-    // SAFETY: an empty instruction; it touches no register and no stack, and merely may touch memory.
+    // SAFETY: an empty instruction; it touches no register and no stack, and merely may touch
+    // memory.
     unsafe { std::arch::asm!("", options(nostack, preserves_flags)) }
 }
 

@@ -17,14 +17,16 @@ pub struct Register {
 
 // SAFETY: the mapping is this value's own and has no thread affinity; see also `Sync`.
 unsafe impl Send for Register {}
-// SAFETY: the one access is a volatile store of an aligned word, which a device takes whole, and which two threads may make at once:
-// the device sees both.
+// SAFETY: the one access is a volatile store of an aligned word, which a device takes whole, and
+// which two threads may make at once: the device sees both.
 unsafe impl Sync for Register {}
 
 impl Register {
-    /// Maps the first `len` bytes of a device's memory (or of a sealed memfd that stands for it), for the register at `offset`.
+    /// Maps the first `len` bytes of a device's memory (or of a sealed memfd that stands for it),
+    /// for the register at `offset`.
     ///
-    /// The caller has seen to it that the memory cannot shrink, as for [`crate::region::Region::map`].
+    /// The caller has seen to it that the memory cannot shrink, as for
+    /// [`crate::region::Region::map`].
     ///
     /// # Errors
     /// Those of mmap(2); `InvalidInput` when the register is unaligned or not within `len`.
@@ -43,8 +45,9 @@ impl Register {
     /// Stores a word. What was stored to ordinary memory before shows before.
     pub fn store(&self, word: u32) {
         fence(Ordering::SeqCst);
-        // SAFETY: inside the mapping and aligned, as `map` has checked (a mapping starts on a page); alive as long as `self`. Nobody
-        // has a reference to it, and the store is volatile, so it is made once, whole.
+        // SAFETY: inside the mapping and aligned, as `map` has checked (a mapping starts on a
+        // page); alive as long as `self`. Nobody has a reference to it, and the store is volatile,
+        // so it is made once, whole.
         unsafe { self.base.as_ptr().add(self.offset).cast::<u32>().write_volatile(word.to_le()) }
     }
 }

@@ -1,5 +1,5 @@
-//! Name look-ups as every dynamic program makes them: `getaddrinfo` of the C library, with whatever `nsswitch.conf`
-//! and `LD_PRELOAD` make of it.
+//! Name look-ups as every dynamic program makes them: `getaddrinfo` of the C library, with whatever
+//! `nsswitch.conf` and `LD_PRELOAD` make of it.
 
 use std::ffi::CStr;
 use std::io;
@@ -26,7 +26,8 @@ struct List(*mut libc::addrinfo);
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a successful getaddrinfo, is not null, and is freed only here.
+        // SAFETY: the pointer came from a successful getaddrinfo, is not null, and is freed only
+        // here.
         unsafe { libc::freeaddrinfo(self.0) }
     }
 }
@@ -36,11 +37,13 @@ impl Drop for List {
 /// # Errors
 /// [`LookupError`] as `getaddrinfo` reports it.
 pub fn addresses(name: &CStr) -> Result<Vec<IpAddr>, LookupError> {
-    // SAFETY: an addrinfo of zeros is what getaddrinfo(3) asks for as hints: no flags, any family, null pointers.
+    // SAFETY: an addrinfo of zeros is what getaddrinfo(3) asks for as hints: no flags, any family,
+    // null pointers.
     let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
     hints.ai_socktype = libc::SOCK_STREAM;
     let mut found: *mut libc::addrinfo = std::ptr::null_mut();
-    // SAFETY: `name` ends with NUL, the service may be null, `hints` and `found` live across the call.
+    // SAFETY: `name` ends with NUL, the service may be null, `hints` and `found` live across the
+    // call.
     let code =
         unsafe { libc::getaddrinfo(name.as_ptr(), std::ptr::null(), &raw const hints, &raw mut found) };
     match code {
@@ -61,7 +64,8 @@ fn collect(list: &List) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     let mut next = list.0;
     while !next.is_null() {
-        // SAFETY: `next` is an element of the list, which lives as long as `list`; the C library linked it.
+        // SAFETY: `next` is an element of the list, which lives as long as `list`; the C library
+        // linked it.
         let element = unsafe { &*next };
         addresses.extend(address(element));
         next = element.ai_next;
@@ -75,12 +79,14 @@ fn address(element: &libc::addrinfo) -> Option<IpAddr> {
     }
     match element.ai_family {
         libc::AF_INET if element.ai_addrlen as usize >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: not null, AF_INET, and at least as long as a sockaddr_in; read without asking for alignment.
+            // SAFETY: not null, AF_INET, and at least as long as a sockaddr_in; read without asking
+            // for alignment.
             let socket = unsafe { element.ai_addr.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(Ipv4Addr::from(u32::from_be(socket.sin_addr.s_addr)).into())
         }
         libc::AF_INET6 if element.ai_addrlen as usize >= size_of::<libc::sockaddr_in6>() => {
-            // SAFETY: not null, AF_INET6, and at least as long as a sockaddr_in6; read without asking for alignment.
+            // SAFETY: not null, AF_INET6, and at least as long as a sockaddr_in6; read without
+            // asking for alignment.
             let socket = unsafe { element.ai_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some(Ipv6Addr::from(socket.sin6_addr.s6_addr).into())
         }

@@ -1,4 +1,5 @@
-//! Scheduling classes of threads, by the kernel's own call (sched_setattr(2)), and sleeping until a time.
+//! Scheduling classes of threads, by the kernel's own call (sched_setattr(2)), and sleeping until a
+//! time.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -71,12 +72,12 @@ fn empty() -> libc::sched_attr {
     }
 }
 
-/// Puts the thread with this number (0: the calling one) into a class. What a thread in a real-time class starts is an ordinary thread, never one of that
-/// class (`SCHED_FLAG_RESET_ON_FORK`).
+/// Puts the thread with this number (0: the calling one) into a class. What a thread in a real-time
+/// class starts is an ordinary thread, never one of that class (`SCHED_FLAG_RESET_ON_FORK`).
 ///
 /// # Errors
-/// Those of sched_setattr(2): `ESRCH` where it is gone, `EPERM` without the right or without real-time bandwidth in its cgroup, `EBUSY` where the deadline
-/// class is full.
+/// Those of sched_setattr(2): `ESRCH` where it is gone, `EPERM` without the right or without
+/// real-time bandwidth in its cgroup, `EBUSY` where the deadline class is full.
 pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
     let mut attributes = empty();
     match class {
@@ -105,12 +106,14 @@ pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
         attributes.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
     }
     let thread = raw_pid(thread)?;
-    // SAFETY: `attributes` is initialized, says its own size, and outlives the call, which only reads it.
+    // SAFETY: `attributes` is initialized, says its own size, and outlives the call, which only
+    // reads it.
     let done = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The class of the thread with this number (0: the calling one). One that we do not know is told as `SCHED_OTHER`.
+/// The class of the thread with this number (0: the calling one). One that we do not know is told
+/// as `SCHED_OTHER`.
 ///
 /// # Errors
 /// Those of sched_getattr(2).
@@ -151,7 +154,8 @@ pub fn affinity(thread: u32) -> io::Result<Vec<u32>> {
 /// Lets a thread (0: the calling one) run on these processors alone.
 ///
 /// # Errors
-/// Those of sched_setaffinity(2), and `InvalidInput` for a number beyond what the kernel's set holds.
+/// Those of sched_setaffinity(2), and `InvalidInput` for a number beyond what the kernel's set
+/// holds.
 pub fn set_affinity(thread: u32, processors: &[u32]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &processor in processors {
@@ -163,7 +167,8 @@ pub fn set_affinity(thread: u32, processors: &[u32]) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(Pid::from_raw(raw_pid(thread)?), &set)?)
 }
 
-/// Keeps all memory of this process, present and to come, from being paged out: a page fault is no excuse for being late.
+/// Keeps all memory of this process, present and to come, from being paged out: a page fault is no
+/// excuse for being late.
 ///
 /// # Errors
 /// Those of mlockall(2).
@@ -176,7 +181,8 @@ pub fn lock_memory() -> io::Result<()> {
     }
 }
 
-/// Sleeps while `word` is `expected`, at most until `until_ns` of the monotonic clock. May end early for nothing.
+/// Sleeps while `word` is `expected`, at most until `until_ns` of the monotonic clock. May end
+/// early for nothing.
 pub fn sleep_until(word: &AtomicU32, expected: u32, until_ns: u64) {
     let until = Timespec {
         tv_sec: i64::try_from(until_ns / 1_000_000_000).unwrap_or(i64::MAX),
@@ -199,7 +205,8 @@ pub fn limit_processor_seconds(command: &mut Command, seconds: u64) -> &mut Comm
         rustix::process::setrlimit(Resource::Cpu, limit)?;
         Ok(())
     };
-    // SAFETY: the closure runs between fork and exec and does nothing but one system call; its error is a plain number.
+    // SAFETY: the closure runs between fork and exec and does nothing but one system call; its
+    // error is a plain number.
     unsafe { command.pre_exec(limit) }
 }
 

@@ -7,17 +7,18 @@ use std::process::Command;
 
 /// Signals that the calling thread no longer takes asynchronously but reads, one by one.
 ///
-/// They stay blocked in that thread after the descriptor is gone: it is for a process with one thread. Its children inherit
-/// that; see [`unblock_in_child`].
+/// They stay blocked in that thread after the descriptor is gone: it is for a process with one
+/// thread. Its children inherit that; see [`unblock_in_child`].
 #[derive(Debug)]
 pub struct SignalDescriptor(OwnedFd);
 
 impl SignalDescriptor {
-    /// Blocks `signals` (numbers as in `signal(7)`) in the calling thread and opens a non-blocking, close-on-exec
-    /// descriptor that is readable while one of them is pending.
+    /// Blocks `signals` (numbers as in `signal(7)`) in the calling thread and opens a non-blocking,
+    /// close-on-exec descriptor that is readable while one of them is pending.
     ///
     /// # Errors
-    /// `EINVAL` for a number that is no signal; `EMFILE`, `ENFILE`, `ENOMEM` when the table of descriptors is full.
+    /// `EINVAL` for a number that is no signal; `EMFILE`, `ENFILE`, `ENOMEM` when the table of
+    /// descriptors is full.
     pub fn block(signals: &[i32]) -> io::Result<Self> {
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: `set` is a valid place for a `sigset_t`, and `sigemptyset` initializes all of it.
@@ -52,7 +53,8 @@ impl SignalDescriptor {
     pub fn take(&self) -> io::Result<Option<i32>> {
         let mut record = std::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = std::mem::size_of::<libc::signalfd_siginfo>();
-        // SAFETY: `record` is writable for `size` bytes, and the descriptor is a signalfd, which writes whole records.
+        // SAFETY: `record` is writable for `size` bytes, and the descriptor is a signalfd, which
+        // writes whole records.
         let read = unsafe { libc::read(self.0.as_raw_fd(), record.as_mut_ptr().cast(), size) };
         if read < 0 {
             let error = io::Error::last_os_error();
@@ -69,7 +71,8 @@ impl SignalDescriptor {
 
 /// Has the command's process start with no signal blocked, whatever is blocked in ours.
 pub fn unblock_in_child(command: &mut Command) -> &mut Command {
-    // SAFETY: the closure runs between fork and exec and does nothing but two async-signal-safe calls on its own stack.
+    // SAFETY: the closure runs between fork and exec and does nothing but two async-signal-safe
+    // calls on its own stack.
     unsafe {
         command.pre_exec(|| {
             let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -88,19 +91,21 @@ impl AsFd for SignalDescriptor {
     }
 }
 
-/// Runs `work` with all signals blocked in the calling thread, so that a thread that it starts takes none of a program
-/// whose handlers do not expect it.
+/// Runs `work` with all signals blocked in the calling thread, so that a thread that it starts
+/// takes none of a program whose handlers do not expect it.
 pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both are valid places for a `sigset_t`; `sigfillset` initializes `all` before it is used.
+    // SAFETY: both are valid places for a `sigset_t`; `sigfillset` initializes `all` before it is
+    // used.
     let blocked = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr())
     };
     let result = work();
     if blocked == 0 {
-        // SAFETY: the first call succeeded, so it has initialized `before`; the present mask is not asked for.
+        // SAFETY: the first call succeeded, so it has initialized `before`; the present mask is not
+        // asked for.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
     result
@@ -116,7 +121,8 @@ mod tests {
         let child = std::thread::spawn(|| {
             let signals = SignalDescriptor::block(&[libc::SIGUSR1]).unwrap();
             assert_eq!(signals.take().unwrap(), None);
-            // SAFETY: plain system calls; the signal is blocked in this thread, to which it is sent.
+            // SAFETY: plain system calls; the signal is blocked in this thread, to which it is
+            // sent.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
             assert_eq!(signals.take().unwrap(), Some(libc::SIGUSR1));
             let mut command = Command::new("grep");

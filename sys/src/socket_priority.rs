@@ -10,7 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub fn set(socket: BorrowedFd<'_>, priority: u32) -> io::Result<()> {
     let value = i32::try_from(priority).map_err(|_| io::ErrorKind::InvalidInput)?;
     let length = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(4);
-    // SAFETY: the option is an integer, `value` is one that lives until the call returns, and its length goes with it.
+    // SAFETY: the option is an integer, `value` is one that lives until the call returns, and its
+    // length goes with it.
     let set = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

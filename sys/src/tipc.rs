@@ -1,5 +1,6 @@
-//! Sockets of TIPC (linux/tipc.h): streams between the nodes of a cluster that the kernel keeps, found by a service's number instead of an
-//! address. Unlike those of TCP they can't be closed in one direction alone.
+//! Sockets of TIPC (linux/tipc.h): streams between the nodes of a cluster that the kernel keeps,
+//! found by a service's number instead of an address. Unlike those of TCP they can't be closed in
+//! one direction alone.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::fmt;
@@ -88,8 +89,8 @@ pub fn socket() -> io::Result<OwnedFd> {
 /// Lets small messages go at once; an older kernel knows no other way.
 fn hurry(socket: BorrowedFd<'_>) {
     let on: u32 = 1;
-    // SAFETY: the option is an integer of 32 bits, `on` is one that lives until the call returns, and its length goes with it. That it is
-    // refused by an older kernel does no harm.
+    // SAFETY: the option is an integer of 32 bits, `on` is one that lives until the call returns,
+    // and its length goes with it. That it is refused by an older kernel does no harm.
     let _refused = unsafe {
         libc::setsockopt(socket.as_raw_fd(), LEVEL, NO_DELAY, (&raw const on).cast(), size_of::<u32>() as u32)
     };
@@ -101,14 +102,16 @@ fn call(
     what: unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int,
 ) -> io::Result<()> {
     let raw = Raw::new(address);
-    // SAFETY: `what` is bind(2) or connect(2), which read as many bytes behind the pointer as they are told; those of `raw`, which lives until the
-    // call returns and has no padding. The descriptor is open for as long as it is borrowed.
+    // SAFETY: `what` is bind(2) or connect(2), which read as many bytes behind the pointer as they
+    // are told; those of `raw`, which lives until the call returns and has no padding. The
+    // descriptor is open for as long as it is borrowed.
     let done =
         unsafe { what(socket.as_raw_fd(), (&raw const raw).cast(), size_of::<Raw>() as libc::socklen_t) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Serves an instance of a service from now on, for all nodes; several sockets may, and who connects gets one of them.
+/// Serves an instance of a service from now on, for all nodes; several sockets may, and who
+/// connects gets one of them.
 ///
 /// # Errors
 /// Those of bind(2): `EACCES` for a service of the kernel's own.
@@ -119,7 +122,8 @@ pub fn bind(socket: impl AsFd, service: u32, instance: u32) -> io::Result<()> {
 /// Connects, or begins to: said again, it says how far that is.
 ///
 /// # Errors
-/// `EINPROGRESS` and `EALREADY` while it is under way, `EISCONN` when it is done; `EHOSTUNREACH` where nobody serves it.
+/// `EINPROGRESS` and `EALREADY` while it is under way, `EISCONN` when it is done; `EHOSTUNREACH`
+/// where nobody serves it.
 pub fn connect(socket: impl AsFd, to: Address) -> io::Result<()> {
     call(socket.as_fd(), to, libc::connect)
 }
@@ -140,7 +144,8 @@ type Name = unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::so
 fn name(socket: BorrowedFd<'_>, what: Name) -> io::Result<Address> {
     let mut raw = Raw { family: 0, kind: 0, scope: 0, words: [0; 3] };
     let mut length = size_of::<Raw>() as libc::socklen_t;
-    // SAFETY: `what` is getsockname(2) or getpeername(2), which write at most `length` bytes to `raw`; any bytes are a value of its plain numbers.
+    // SAFETY: `what` is getsockname(2) or getpeername(2), which write at most `length` bytes to
+    // `raw`; any bytes are a value of its plain numbers.
     let done = unsafe { what(socket.as_raw_fd(), (&raw mut raw).cast(), &raw mut length) };
     if done < 0 {
         return Err(io::Error::last_os_error());

@@ -1,8 +1,10 @@
-//! Removing a tree that a stranger may have shaped: of any depth, of any number of entries, with links that lead anywhere.
+//! Removing a tree that a stranger may have shaped: of any depth, of any number of entries, with
+//! links that lead anywhere.
 //!
-//! A level of depth costs some bytes of memory, and neither stack nor a descriptor: only the lowest [`MAX_OPEN`] directories on the
-//! way down are open. The way back up is `..`. What it leads to is compared with what was there on the way down, so that a directory
-//! which somebody moves meanwhile ends the removal and does not lead it elsewhere.
+//! A level of depth costs some bytes of memory, and neither stack nor a descriptor: only the lowest
+//! [`MAX_OPEN`] directories on the way down are open. The way back up is `..`. What it leads to is
+//! compared with what was there on the way down, so that a directory which somebody moves meanwhile
+//! ends the removal and does not lead it elsewhere.
 
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2, unlinkat,
@@ -14,18 +16,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Directories that are open at a time: more levels than the trees have that people make, and far fewer descriptors than a process has.
+/// Directories that are open at a time: more levels than the trees have that people make, and far
+/// fewer descriptors than a process has.
 const MAX_OPEN: usize = 64;
-/// How often a directory is read again because it was not empty when all that it listed had been removed. Some file systems skip
-/// entries while others are removed; somebody who goes on writing there is not waited for.
+/// How often a directory is read again because it was not empty when all that it listed had been
+/// removed. Some file systems skip entries while others are removed; somebody who goes on writing
+/// there is not waited for.
 const MAX_PASSES: u32 = 16;
 
-/// Removes what is at `path`: a file, a link (not what it leads to), or a directory with everything in it. No error if nothing is
-/// there. It stops at the first entry that can't be removed. Mounts are not crossed: something that is mounted there is an error.
+/// Removes what is at `path`: a file, a link (not what it leads to), or a directory with everything
+/// in it. No error if nothing is there. It stops at the first entry that can't be removed. Mounts
+/// are not crossed: something that is mounted there is an error.
 ///
 /// # Errors
-/// Of the call that failed: [`io::ErrorKind::CrossesDevices`] or [`io::ErrorKind::ResourceBusy`] for a mount,
-/// [`io::ErrorKind::DirectoryNotEmpty`] where somebody goes on writing.
+/// Of the call that failed: [`io::ErrorKind::CrossesDevices`] or [`io::ErrorKind::ResourceBusy`]
+/// for a mount, [`io::ErrorKind::DirectoryNotEmpty`] where somebody goes on writing.
 pub fn remove(path: &Path) -> io::Result<()> {
     remove_some(path, u64::MAX).map(drop)
 }
@@ -130,8 +135,8 @@ fn ascend(dir: BorrowedFd<'_>, levels: &mut Vec<Level>) -> Result<(), Errno> {
     }
 }
 
-/// Removes what is in a directory until there is a directory in it, whose name it tells; `None` at the end, or when none may be
-/// removed any more.
+/// Removes what is in a directory until there is a directory in it, whose name it tells; `None` at
+/// the end, or when none may be removed any more.
 fn remove_until_directory(entries: &mut Dir, left: &mut u64) -> Result<Option<CString>, Errno> {
     while *left > 0
         && let Some(entry) = entries.read()
@@ -215,7 +220,8 @@ mod tests {
         }
     }
 
-    // The standard library recurses once for each level, and a process that was given 60,000 ended by a stack overflow.
+    // The standard library recurses once for each level, and a process that was given 60,000 ended
+    // by a stack overflow.
     #[test]
     fn a_deep_tree_takes_neither_stack_nor_descriptors() {
         let ground = Ground::new("deep");

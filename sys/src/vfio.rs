@@ -1,7 +1,8 @@
-//! PCI devices that a program drives itself, by vfio: here as much of it as it takes to be interrupted by one.
+//! PCI devices that a program drives itself, by vfio: here as much of it as it takes to be
+//! interrupted by one.
 //!
-//! The device must be bound to the driver `vfio-pci`, and its IOMMU group must hold nothing else. No memory of ours is ever
-//! mapped for the device: it can reach none.
+//! The device must be bound to the driver `vfio-pci`, and its IOMMU group must hold nothing else.
+//! No memory of ours is ever mapped for the device: it can reach none.
 
 use std::ffi::CString;
 use std::io;
@@ -38,7 +39,8 @@ const IRQ_SET_ACTION_TRIGGER: u32 = 1 << 5;
 
 /// Where the command word stands in configuration space.
 const COMMAND: u64 = 4;
-/// In the command word: the device answers at its memory, and may write to memory itself, which is what an interrupt is.
+/// In the command word: the device answers at its memory, and may write to memory itself, which is
+/// what an interrupt is.
 const COMMAND_MEMORY_AND_MASTER: u16 = 0x2 | 0x4;
 
 /// Most interrupts that [`Device::interrupt`] sets.
@@ -88,12 +90,13 @@ pub struct Device {
 }
 
 impl Device {
-    /// Takes the device at `address` (such as `0000:01:00.0`), the only one of IOMMU group `group`, and switches on its memory and
-    /// its interrupts.
+    /// Takes the device at `address` (such as `0000:01:00.0`), the only one of IOMMU group `group`,
+    /// and switches on its memory and its interrupts.
     ///
     /// # Errors
-    /// Those of opening `/dev/vfio/vfio` and `/dev/vfio/GROUP` (`NotFound`: the kernel has no vfio, or the device is not bound to it
-    /// yet) and of their requests; `Unsupported`: another version of vfio, or a group that holds devices of other drivers.
+    /// Those of opening `/dev/vfio/vfio` and `/dev/vfio/GROUP` (`NotFound`: the kernel has no vfio,
+    /// or the device is not bound to it yet) and of their requests; `Unsupported`: another version
+    /// of vfio, or a group that holds devices of other drivers.
     pub fn open(group: u32, address: &str) -> io::Result<Device> {
         let open = |path: &str| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let name = CString::new(address)?;
@@ -113,7 +116,8 @@ impl Device {
         // SAFETY: GROUP_SET_CONTAINER reads a C int, the descriptor of a container, which is open.
         unsafe { structured(&group, request::GROUP_SET_CONTAINER, &mut of) }?;
         plain(&container, request::SET_IOMMU, TYPE1_IOMMU)?;
-        // SAFETY: GROUP_GET_DEVICE_FD reads a string that ends with a zero, which `name` is, and returns a descriptor.
+        // SAFETY: GROUP_GET_DEVICE_FD reads a string that ends with a zero, which `name` is, and
+        // returns a descriptor.
         let device =
             unsafe { libc::ioctl(group.as_raw_fd(), request::GROUP_GET_DEVICE_FD as _, name.as_ptr()) };
         // SAFETY: a descriptor that the kernel has just made for us, and that nobody else knows.
@@ -128,7 +132,8 @@ impl Device {
         let argsz = size_of::<RegionInfo>() as u32;
         let mut info =
             RegionInfo { argsz, flags: 0, index: CONFIG_REGION, cap_offset: 0, size: 0, offset: 0 };
-        // SAFETY: DEVICE_GET_REGION_INFO reads and writes a `RegionInfo`, whose size stands in `argsz`.
+        // SAFETY: DEVICE_GET_REGION_INFO reads and writes a `RegionInfo`, whose size stands in
+        // `argsz`.
         unsafe { structured(&self.device, request::DEVICE_GET_REGION_INFO, &mut info) }?;
         let at = info.offset + COMMAND;
         let mut command = [0; 2];
@@ -149,8 +154,8 @@ impl Device {
         Ok(info.count as usize)
     }
 
-    /// From now on the device's MSI-X interrupts, from the first on, write these eventfds. The kernel holds on to them; the caller
-    /// need not.
+    /// From now on the device's MSI-X interrupts, from the first on, write these eventfds. The
+    /// kernel holds on to them; the caller need not.
     ///
     /// # Errors
     /// Those of the request; `InvalidInput` for more than [`INTERRUPTS_MAX`], or none.
@@ -167,7 +172,8 @@ impl Device {
         for (place, event) in places.ok_or(io::ErrorKind::InvalidInput)?.iter_mut().zip(events) {
             *place = event.as_raw_fd();
         }
-        // SAFETY: DEVICE_SET_IRQS reads an `IrqSet` with as many descriptors as `count` says; all are open, and `argsz` is its size.
+        // SAFETY: DEVICE_SET_IRQS reads an `IrqSet` with as many descriptors as `count` says; all
+        // are open, and `argsz` is its size.
         unsafe { structured(&self.device, request::DEVICE_SET_IRQS, &mut set) }.map(drop)
     }
 }
@@ -191,7 +197,8 @@ unsafe fn structured<T>(
     request: libc::c_ulong,
     argument: &mut T,
 ) -> io::Result<libc::c_int> {
-    // SAFETY: the address is that of a `T` which lives as long as the call, and the caller vouches for the request.
+    // SAFETY: the address is that of a `T` which lives as long as the call, and the caller vouches
+    // for the request.
     checked(unsafe {
         libc::ioctl(descriptor.as_fd().as_raw_fd(), request as _, std::ptr::from_mut(argument))
     })

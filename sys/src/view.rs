@@ -1,4 +1,5 @@
-//! A mapped range of shared memory that this program may only read, and of which another party may change any byte at any time.
+//! A mapped range of shared memory that this program may only read, and of which another party may
+//! change any byte at any time.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,17 +17,20 @@ pub struct View {
     len: usize,
 }
 
-// SAFETY: `base` is a mapping that this value owns and that has no thread affinity; see also `Sync`.
+// SAFETY: `base` is a mapping that this value owns and that has no thread affinity; see also
+// `Sync`.
 unsafe impl Send for View {}
-// SAFETY: nothing is ever written through it, and no access makes a reference to its bytes but to a whole word as an atomic. What
-// another party writes meanwhile gives unspecified bytes, which every reader has to expect.
+// SAFETY: nothing is ever written through it, and no access makes a reference to its bytes but to a
+// whole word as an atomic. What another party writes meanwhile gives unspecified bytes, which every
+// reader has to expect.
 unsafe impl Sync for View {}
 
 impl View {
     /// Maps the first `len` bytes of `memory`, shared, to be read.
     ///
-    /// The caller has seen to it that the memory cannot shrink (see [`crate::memfd::check_sealed`]); otherwise an access beyond its
-    /// end kills the process with `SIGBUS`.
+    /// The caller has seen to it that the memory cannot shrink (see
+    /// [`crate::memfd::check_sealed`]); otherwise an access beyond its end kills the process with
+    /// `SIGBUS`.
     ///
     /// # Errors
     /// Those of mmap(2), and `InvalidInput` when `len` is 0.
@@ -48,10 +52,12 @@ impl View {
     /// Has the kernel map every page now, so that no later access has to wait for it.
     ///
     /// # Errors
-    /// Those of madvise(2) with `MADV_POPULATE_READ`: `EINVAL` on kernels before 5.14, `ENOMEM` or `EFAULT` when there is no memory.
+    /// Those of madvise(2) with `MADV_POPULATE_READ`: `EINVAL` on kernels before 5.14, `ENOMEM` or
+    /// `EFAULT` when there is no memory.
     pub fn populate(&self) -> io::Result<()> {
         let base = self.base.as_ptr().cast();
-        // SAFETY: exactly the range that `map` made, alive as long as `self`; the advice changes no byte.
+        // SAFETY: exactly the range that `map` made, alive as long as `self`; the advice changes no
+        // byte.
         Ok(unsafe { rustix::mm::madvise(base, self.len, Advice::LinuxPopulateRead) }?)
     }
 
@@ -64,8 +70,9 @@ impl View {
     pub fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
         let place = self.place(offset, size_of::<u64>());
         assert!(offset.is_multiple_of(align_of::<AtomicU64>()), "word out of view");
-        // SAFETY: in range and aligned (the mapping starts on a page), alive as long as `self`. Loads of 8 bytes do not write, so
-        // that the memory can't be written does not matter (see `std::sync::atomic`, "Atomic accesses to read-only memory").
+        // SAFETY: in range and aligned (the mapping starts on a page), alive as long as `self`.
+        // Loads of 8 bytes do not write, so that the memory can't be written does not matter (see
+        // `std::sync::atomic`, "Atomic accesses to read-only memory").
         unsafe { AtomicU64::from_ptr(place.cast_mut().cast()) }.load(order)
     }
 
@@ -76,15 +83,17 @@ impl View {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Copies bytes out of the view. What arrives may be a mixture, if the other party writes meanwhile.
+    /// Copies bytes out of the view. What arrives may be a mixture, if the other party writes
+    /// meanwhile.
     ///
     /// # Panics
     /// If the range is not inside the view.
     #[inline]
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let from = self.place(offset, into.len());
-        // SAFETY: the source is inside the mapping, the destination is a reference, and the two cannot overlap: no reference to
-        // bytes of the mapping exists. The bytes are plain, any value is good.
+        // SAFETY: the source is inside the mapping, the destination is a reference, and the two
+        // cannot overlap: no reference to bytes of the mapping exists. The bytes are plain, any
+        // value is good.
         unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
         forget_what_was_read();
     }
@@ -95,8 +104,9 @@ impl View {
     /// If a range is not inside of its mapping.
     pub fn copy_to(&self, offset: usize, to: &Region, to_offset: usize, len: usize) {
         let (from, into) = (self.place(offset, len), to.pointer(to_offset, len));
-        // SAFETY: both ranges are inside of their mappings, which live as long as the references; `copy` lets them overlap. There is
-        // no reference to bytes of either, and any value is good.
+        // SAFETY: both ranges are inside of their mappings, which live as long as the references;
+        // `copy` lets them overlap. There is no reference to bytes of either, and any value is
+        // good.
         unsafe { ptr::copy(from, into, len) }
         forget_what_was_read();
     }
@@ -113,10 +123,12 @@ pub fn copy_between(from: &Region, offset: usize, to: &Region, to_offset: usize,
     forget_what_was_read();
 }
 
-/// Makes the compiler believe that memory has changed, so that what was copied is not silently read again. No instruction.
+/// Makes the compiler believe that memory has changed, so that what was copied is not silently read
+/// again. No instruction.
 #[inline(always)]
 fn forget_what_was_read() {
-    // SAFETY: an empty instruction; it touches no register and no stack, and merely may touch memory.
+    // SAFETY: an empty instruction; it touches no register and no stack, and merely may touch
+    // memory.
     unsafe { std::arch::asm!("", options(nostack, preserves_flags)) }
 }
 

@@ -14,8 +14,9 @@ const WARM_UP: u32 = 8;
 /// How long one thread waits for the other before it gives up: long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The median price of a wake-up in ns: from the store of one thread to what another, which slept for it on another processor,
-/// does next. `None`: this thread may use one processor only, or the other was not woken in time.
+/// The median price of a wake-up in ns: from the store of one thread to what another, which slept
+/// for it on another processor, does next. `None`: this thread may use one processor only, or the
+/// other was not woken in time.
 ///
 /// # Errors
 /// Those of sched_getaffinity(2), and that no thread can be made.
@@ -39,7 +40,8 @@ pub fn price_ns() -> io::Result<Option<u32>> {
     })
 }
 
-/// Passes the ball to and fro: the thread with `turn` 1 begins. Returns the median of half a round, in ns.
+/// Passes the ball to and fro: the thread with `turn` 1 begins. Returns the median of half a round,
+/// in ns.
 fn play(ball: &AtomicU32, processor: u32, turn: u32) -> Option<u32> {
     crate::processor::pin(&[processor]).ok()?;
     let mut prices = Vec::with_capacity(ROUNDS as usize);

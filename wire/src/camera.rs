@@ -1,5 +1,5 @@
-//! Cameras: the settings of the server of a service of kind `camera`. Their files speak V4L2 ([`crate::v4l2`]); described in
-//! `docs/spec/camera.md`.
+//! Cameras: the settings of the server of a service of kind `camera`. Their files speak V4L2
+//! ([`crate::v4l2`]); described in `docs/spec/camera.md`.
 
 use serde::{Deserialize, Serialize};
 

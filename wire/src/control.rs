@@ -1,9 +1,10 @@
-//! The control protocol: what a member of a domain (a program, a server, the frontend) and the node's daemon say to
-//! each other over the domain's control socket. Described in `docs/spec/control.md`.
+//! The control protocol: what a member of a domain (a program, a server, the frontend) and the
+//! node's daemon say to each other over the domain's control socket. Described in
+//! `docs/spec/control.md`.
 //!
-//! The socket is a Unix `SOCK_SEQPACKET` socket at [`SOCKET_PATH`] inside the domain; the frontend has a private
-//! one, inherited. One packet is one JSON object, of [`MAX_PACKET_BYTES`] at most; a channel's descriptors travel with the
-//! packet that speaks of them (`SCM_RIGHTS`).
+//! The socket is a Unix `SOCK_SEQPACKET` socket at [`SOCKET_PATH`] inside the domain; the frontend
+//! has a private one, inherited. One packet is one JSON object, of [`MAX_PACKET_BYTES`] at most; a
+//! channel's descriptors travel with the packet that speaks of them (`SCM_RIGHTS`).
 
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +18,12 @@ pub const MAX_STAY_BYTES: usize = 512;
 pub const SOCKET_PATH: &str = "/run/tombolo/control.sock";
 /// The variable that names the socket where it is not at [`SOCKET_PATH`].
 pub const SOCKET_VARIABLE: &str = "TOMBOLO_CONTROL";
-/// The variable that names a folder for a server of ours: what is in it outlives the server, and goes with the domain.
+/// The variable that names a folder for a server of ours: what is in it outlives the server, and
+/// goes with the domain.
 pub const KEPT_VARIABLE: &str = "TOMBOLO_KEPT";
-/// Longest wait for a server that one [`Request::Connect`] may ask for, in ms. A call that waits takes one of its domain's
-/// connections, so a wait has an end; who wants to wait longer asks again.
+/// Longest wait for a server that one [`Request::Connect`] may ask for, in ms. A call that waits
+/// takes one of its domain's connections, so a wait has an end; who wants to wait longer asks
+/// again.
 pub const MAX_WAIT_MS: u32 = 60_000;
 
 /// Peers that an endpoint may name when it binds again: so many addresses fit into a packet.
@@ -35,58 +38,63 @@ pub enum Request {
         /// Comes back in the reply.
         id: u64,
     },
-    /// A channel to a service, please. Answered by [`Reply::Connected`] with the descriptors of one end.
+    /// A channel to a service, please. Answered by [`Reply::Connected`] with the descriptors of one
+    /// end.
     Connect {
         /// Comes back in the reply.
         id: u64,
         /// Name of the service.
         service: String,
-        /// `device` (the frontend only), `preload`, `stub` and `resolve` (the frontend only), `api`.
+        /// `device` (the frontend only), `preload`, `stub` and `resolve` (the frontend only),
+        /// `api`.
         entrance: String,
         /// Wished bytes of each ring; the daemon clamps it. 0: the daemon's choice.
         #[serde(default)]
         ring_bytes: u32,
-        /// How long to wait for a server where there is none, in ms; the daemon clamps it to [`MAX_WAIT_MS`]. 0: not at all.
+        /// How long to wait for a server where there is none, in ms; the daemon clamps it to
+        /// [`MAX_WAIT_MS`]. 0: not at all.
         #[serde(default, skip_serializing_if = "is_zero")]
         wait_ms: u32,
     },
-    /// I am the server of the services that the topology places in this domain. Answered by [`Reply::Serving`];
-    /// then [`Event::Attach`] for each consumer.
+    /// I am the server of the services that the topology places in this domain. Answered by
+    /// [`Reply::Serving`]; then [`Event::Attach`] for each consumer.
     Serve {
         /// Comes back in the reply.
         id: u64,
     },
-    /// I offer this service of kind `channel` or `program`, which the topology places in this domain. Answered by [`Reply::Serving`];
-    /// then [`Event::Attach`] for each consumer.
+    /// I offer this service of kind `channel` or `program`, which the topology places in this
+    /// domain. Answered by [`Reply::Serving`]; then [`Event::Attach`] for each consumer.
     Offer {
         /// Comes back in the reply.
         id: u64,
         /// Name of the service.
         service: String,
-        /// Whether to wait where another program offers it, if the service has backups. The answer comes when this one has it.
+        /// Whether to wait where another program offers it, if the service has backups. The answer
+        /// comes when this one has it.
         #[serde(default, skip_serializing_if = "is_false")]
         stand_by: bool,
         /// Whether this program has offered it to an earlier daemon, and has its consumers.
         #[serde(default, skip_serializing_if = "is_false")]
         serving: bool,
     },
-    /// I have left this service, as [`Event::Leave`] wants, and stand by for it from now on. Answered by [`Reply::Serving`] when I have it again.
+    /// I have left this service, as [`Event::Leave`] wants, and stand by for it from now on.
+    /// Answered by [`Reply::Serving`] when I have it again.
     StepBack {
         /// Comes back in the reply.
         id: u64,
         /// Name of the service.
         service: String,
     },
-    /// I serve this service of kind `coordination`: a connection to where its state is kept, please (`docs/spec/coordination.md`). Answered by [`Reply::State`]
-    /// with one descriptor.
+    /// I serve this service of kind `coordination`: a connection to where its state is kept, please
+    /// (`docs/spec/coordination.md`). Answered by [`Reply::State`] with one descriptor.
     KeepState {
         /// Comes back in the reply.
         id: u64,
         /// Name of the service.
         service: String,
     },
-    /// From a frontend, whose domain has memory with this service: make it what the files of its mount can be mapped to. Answered by
-    /// [`Reply::Backed`].
+    /// From a frontend, whose domain has memory with this service: make it what the files of its
+    /// mount can be mapped to. Answered by [`Reply::Backed`].
     MapMemory {
         /// Comes back in the reply.
         id: u64,
@@ -105,8 +113,9 @@ pub enum Request {
         /// Counters and histograms, as they shall stand in the state tree.
         state: serde_json::Value,
     },
-    /// I am the machine process of this domain, which is of kind `vm` (`docs/spec/machine.md`). Answered by
-    /// [`Reply::Machine`]; then [`Event::Frontend`] whenever the guest is to run a frontend.
+    /// I am the machine process of this domain, which is of kind `vm` (`docs/spec/machine.md`).
+    /// Answered by [`Reply::Machine`]; then [`Event::Frontend`] whenever the guest is to run a
+    /// frontend.
     Machine {
         /// Comes back in the reply.
         id: u64,
@@ -127,19 +136,21 @@ pub enum Request {
     Bind {
         /// Comes back in the reply.
         id: u64,
-        /// Its name in the topology, which places it in this domain; empty: one without a name, which calls and is not called.
+        /// Its name in the topology, which places it in this domain; empty: one without a name,
+        /// which calls and is not called.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
         /// The token of an earlier [`Reply::Bound`], to be the same endpoint again after the
         /// daemon's death; else empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         token: String,
-        /// With a token: whom it has a channel with, so that the daemon knows whom to tell of changes. At most [`MAX_KNOWN_PEERS`].
+        /// With a token: whom it has a channel with, so that the daemon knows whom to tell of
+        /// changes. At most [`MAX_KNOWN_PEERS`].
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         peers: Vec<EndpointAddress>,
     },
-    /// A backup of the endpoint of this name, please (`docs/spec/movement.md`): an endpoint without a name that may take its place. Answered by
-    /// [`Reply::Bound`].
+    /// A backup of the endpoint of this name, please (`docs/spec/movement.md`): an endpoint without
+    /// a name that may take its place. Answered by [`Reply::Bound`].
     Back {
         /// Comes back in the reply.
         id: u64,
@@ -168,8 +179,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_false")]
         supersede: bool,
     },
-    /// An endpoint of mine goes on without a backup, which must not take its place from now on. Answered by [`Reply::Done`]; until then it may be
-    /// superseded.
+    /// An endpoint of mine goes on without a backup, which must not take its place from now on.
+    /// Answered by [`Reply::Done`]; until then it may be superseded.
     Release {
         /// Comes back in the reply.
         id: u64,
@@ -178,7 +189,8 @@ pub enum Request {
         /// The backup.
         backup: EndpointAddress,
     },
-    /// To a daemon that does not know it: the least generation of an endpoint of mine whose replies it knows. Answered by [`Reply::Done`].
+    /// To a daemon that does not know it: the least generation of an endpoint of mine whose replies
+    /// it knows. Answered by [`Reply::Done`].
     Continues {
         /// Comes back in the reply.
         id: u64,
@@ -203,8 +215,8 @@ pub enum Request {
         /// Slot of the endpoint.
         endpoint: u32,
     },
-    /// Introduce an endpoint of mine to another one. Answered by [`Reply::Introduced`] with the descriptors of one end; the other one is
-    /// told by [`Event::Introduced`].
+    /// Introduce an endpoint of mine to another one. Answered by [`Reply::Introduced`] with the
+    /// descriptors of one end; the other one is told by [`Event::Introduced`].
     Introduce {
         /// Comes back in the reply.
         id: u64,
@@ -212,12 +224,14 @@ pub enum Request {
         endpoint: u32,
         /// To whom.
         to: Whom,
-        /// How long to wait until it is bound, in ms; the daemon clamps it to [`MAX_WAIT_MS`]. 0: not at all.
+        /// How long to wait until it is bound, in ms; the daemon clamps it to [`MAX_WAIT_MS`]. 0:
+        /// not at all.
         #[serde(default, skip_serializing_if = "is_zero")]
         wait_ms: u32,
     },
-    /// A buffer that can be granted, please (`docs/spec/grants.md`): memory that the daemon makes, and that counts for this distributed container. Answered by
-    /// [`Reply::Buffer`] with two descriptors: its data and its states.
+    /// A buffer that can be granted, please (`docs/spec/grants.md`): memory that the daemon makes,
+    /// and that counts for this distributed container. Answered by [`Reply::Buffer`] with two
+    /// descriptors: its data and its states.
     Buffer {
         /// Comes back in the reply.
         id: u64,
@@ -225,7 +239,8 @@ pub enum Request {
         endpoint: u32,
         /// Bytes of data.
         bytes: u64,
-        /// 0, or a buffer of mine of this size that it replaces and that is freed soon: until then it does not count.
+        /// 0, or a buffer of mine of this size that it replaces and that is freed soon: until then
+        /// it does not count.
         #[serde(default, skip_serializing_if = "is_zero_long")]
         replaces: u64,
     },
@@ -238,7 +253,8 @@ pub enum Request {
         /// The buffer.
         buffer: u64,
     },
-    /// Grant a buffer of mine to another endpoint of this distributed container. Answered by [`Reply::Granted`].
+    /// Grant a buffer of mine to another endpoint of this distributed container. Answered by
+    /// [`Reply::Granted`].
     Grant {
         /// Comes back in the reply.
         id: u64,
@@ -252,7 +268,8 @@ pub enum Request {
         access: GrantAccess,
         /// Its place in the buffer's states, which the owner chooses.
         place: u32,
-        /// 0 for a new grant; else the number of one of mine that stands for this buffer from now on, because what was granted has moved there.
+        /// 0 for a new grant; else the number of one of mine that stands for this buffer from now
+        /// on, because what was granted has moved there.
         #[serde(default, skip_serializing_if = "is_zero_long")]
         grant: u64,
     },
@@ -342,7 +359,8 @@ pub struct EndpointPeer {
     pub domain: String,
     /// The rights of the receiver of this message against that endpoint.
     pub rights: EndpointRights,
-    /// The least generation of this endpoint whose replies it knows (`docs/spec/movement.md`); 0: it has taken over from nobody.
+    /// The least generation of this endpoint whose replies it knows (`docs/spec/movement.md`); 0:
+    /// it has taken over from nobody.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub continues: u32,
     /// Whether it is a backup of the one who is told.
@@ -413,7 +431,8 @@ pub enum Reply {
         id: u64,
         /// Number of the channel on this node, as the state tree shows it.
         channel: u64,
-        /// To a frontend: the server has the memory of this domain with the service ([`Request::MapMemory`]).
+        /// To a frontend: the server has the memory of this domain with the service
+        /// ([`Request::MapMemory`]).
         #[serde(default, skip_serializing_if = "is_false")]
         memory: bool,
     },
@@ -454,7 +473,8 @@ pub enum Reply {
         /// Whether it may copy between buffers that were granted to others.
         copies: bool,
     },
-    /// To [`Request::Promote`]: the backup is the endpoint from now on, and its own slot is nobody's.
+    /// To [`Request::Promote`]: the backup is the endpoint from now on, and its own slot is
+    /// nobody's.
     Promoted {
         /// The request's number.
         id: u64,
@@ -495,8 +515,8 @@ pub enum Reply {
         /// The buffer.
         buffer: GrantedBuffer,
     },
-    /// To [`Request::Borrow`] of a grant of another node: the descriptors of the end of a channel travel with it, at whose other end the memory is
-    /// (`docs/spec/loan.md`).
+    /// To [`Request::Borrow`] of a grant of another node: the descriptors of the end of a channel
+    /// travel with it, at whose other end the memory is (`docs/spec/loan.md`).
     Lent {
         /// The request's number.
         id: u64,
@@ -540,8 +560,8 @@ pub enum Event {
         channel: u64,
         /// The consumer.
         consumer: Consumer,
-        /// Whether the memory that the consumer's domain has with the service follows the descriptors of the channel's end: a memfd that
-        /// keeps its size.
+        /// Whether the memory that the consumer's domain has with the service follows the
+        /// descriptors of the channel's end: a memfd that keeps its size.
         #[serde(default, skip_serializing_if = "is_false")]
         memory: bool,
     },
@@ -561,7 +581,8 @@ pub enum Event {
         /// All that it may do now.
         verbs: Vec<String>,
     },
-    /// To a frontend: a service has a (new) server: connect again. Also after its death, then `up` is false.
+    /// To a frontend: a service has a (new) server: connect again. Also after its death, then `up`
+    /// is false.
     Service {
         /// Name of the service.
         service: String,
@@ -575,21 +596,23 @@ pub enum Event {
         /// All that the domain mounts.
         services: Vec<MountedService>,
     },
-    /// To a program that offers a service: the topology no longer lets this domain offer it. Channels that are open stay so.
+    /// To a program that offers a service: the topology no longer lets this domain offer it.
+    /// Channels that are open stay so.
     Withdrawn {
         /// The offered service.
         service: String,
         /// Why, for a person.
         message: String,
     },
-    /// To a program that offers a service of kind `program`: another one is to have it. It takes no more from its consumers, answers what it has taken, says
-    /// `Leave` to each of them (`docs/spec/service.md`), and then [`Request::StepBack`].
+    /// To a program that offers a service of kind `program`: another one is to have it. It takes no
+    /// more from its consumers, answers what it has taken, says `Leave` to each of them
+    /// (`docs/spec/service.md`), and then [`Request::StepBack`].
     Leave {
         /// The offered service.
         service: String,
     },
-    /// To a machine process: have the guest run a frontend, in the place of one that may be there. Two descriptors travel with it:
-    /// the private sockets of the frontend and of its entrances.
+    /// To a machine process: have the guest run a frontend, in the place of one that may be there.
+    /// Two descriptors travel with it: the private sockets of the frontend and of its entrances.
     Frontend {
         /// The order of a frontend in words, without the descriptors of a node's own.
         order: serde_json::Value,
@@ -612,7 +635,8 @@ pub enum Event {
         /// All that it may do now.
         rights: EndpointRights,
     },
-    /// To an endpoint: a peer that may still run has been superseded, and nothing of it counts any more.
+    /// To an endpoint: a peer that may still run has been superseded, and nothing of it counts any
+    /// more.
     Superseded {
         /// Slot of the endpoint that is told.
         endpoint: u32,
@@ -621,8 +645,8 @@ pub enum Event {
         /// The endpoint that has its place now.
         by: EndpointAddress,
     },
-    /// To an endpoint: the node's administrator wants it to move to a backup in this domain, or to stay. It moves when it receives next, or says why not by
-    /// [`Request::Stay`].
+    /// To an endpoint: the node's administrator wants it to move to a backup in this domain, or to
+    /// stay. It moves when it receives next, or says why not by [`Request::Stay`].
     Migrate {
         /// Slot of the endpoint that is told.
         endpoint: u32,
@@ -630,7 +654,8 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<String>,
     },
-    /// To an endpoint: a grant that it has borrowed stands for another buffer now. It borrows it again to learn which.
+    /// To an endpoint: a grant that it has borrowed stands for another buffer now. It borrows it
+    /// again to learn which.
     Moved {
         /// Slot of the endpoint that is told.
         endpoint: u32,
@@ -682,12 +707,13 @@ pub struct ServedService {
     pub name: String,
     /// Its kind.
     pub kind: String,
-    /// The admitted settings: for `directory` a `wire::directory::Settings`, for `channel` a [`ChannelSettings`], for `program` the table of
-    /// the topology file.
+    /// The admitted settings: for `directory` a `wire::directory::Settings`, for `channel` a
+    /// [`ChannelSettings`], for `program` the table of the topology file.
     pub settings: serde_json::Value,
 }
 
-/// The admitted settings of a channel service: what each of its channels is like, and how many there may be.
+/// The admitted settings of a channel service: what each of its channels is like, and how many
+/// there may be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelSettings {
     /// Bytes of each of the two rings.

@@ -1,8 +1,10 @@
-//! The coordination service: its files, and what its server and the node's daemon say to each other about its state.
-//! Described in `docs/spec/coordination.md`.
+//! The coordination service: its files, and what its server and the node's daemon say to each other
+//! about its state. Described in `docs/spec/coordination.md`.
 //!
-//! The server decides, the daemon keeps: over the *state connection*, a Unix `SOCK_SEQPACKET` socket that the daemon made for one service, the server reads
-//! its records and commits changes of them. It names no key of the registry: the daemon puts the distributed container and the service before each.
+//! The server decides, the daemon keeps: over the *state connection*, a Unix `SOCK_SEQPACKET`
+//! socket that the daemon made for one service, the server reads its records and commits changes of
+//! them. It names no key of the registry: the daemon puts the distributed container and the service
+//! before each.
 
 use thiserror::Error;
 
@@ -46,7 +48,8 @@ pub mod ioctl {
     }
     const READ: u32 = 2;
     const WRITE: u32 = 1;
-    /// `_IOR(0xD8, 1, __u64)`: the revision of what was read from the beginning of an open key, or written to it last.
+    /// `_IOR(0xD8, 1, __u64)`: the revision of what was read from the beginning of an open key, or
+    /// written to it last.
     pub const GET_REVISION: u32 = number(READ, 1, 8);
     /// `_IOW(0xD8, 2, __u64)`: writes to an open key replace this revision, or fail with `ESTALE`.
     pub const EXPECT: u32 = number(WRITE, 2, 8);
@@ -54,17 +57,22 @@ pub mod ioctl {
     pub const GET_TOKEN: u32 = number(READ, 3, 8);
 }
 
-/// Longest value of a key, in bytes: less than the first piece of a longer write, so that what is too long is refused as a whole.
+/// Longest value of a key, in bytes: less than the first piece of a longer write, so that what is
+/// too long is refused as a whole.
 pub const MAX_VALUE_BYTES: usize = 32 * 1024;
-/// Longest path of a key or of a lock, in bytes: with the names of container and service before it, it fits into a key of the registry.
+/// Longest path of a key or of a lock, in bytes: with the names of container and service before it,
+/// it fits into a key of the registry.
 pub const MAX_PATH_BYTES: usize = 255;
-/// Longest packet of the state connection in either direction: what a Unix socket takes with its usual buffers, with room to spare.
+/// Longest packet of the state connection in either direction: what a Unix socket takes with its
+/// usual buffers, with room to spare.
 pub const MAX_STATE_PACKET_BYTES: usize = 96 * 1024;
-/// Most records that one commit changes, the head beside them: one less than what etcd takes in one transaction.
+/// Most records that one commit changes, the head beside them: one less than what etcd takes in one
+/// transaction.
 pub const MAX_STATE_CHANGES: usize = 127;
 /// Longest head, in bytes: three numbers and a word.
 pub const MAX_HEAD_BYTES: usize = 256;
-/// Most bytes of all records of one service, their keys included: a hundred such services fill a twentieth of etcd's usual 2 GiB.
+/// Most bytes of all records of one service, their keys included: a hundred such services fill a
+/// twentieth of etcd's usual 2 GiB.
 pub const MAX_STATE_BYTES: usize = 8 * 1024 * 1024;
 /// Most records of one service.
 pub const MAX_STATE_RECORDS: usize = 16 * 1024;
@@ -74,8 +82,9 @@ pub const MAX_STATE_RECORDS: usize = 16 * 1024;
 pub enum Ask {
     /// All records, please: answered by [`Tell::Record`]s, and by [`Tell::Loaded`] after them.
     Load,
-    /// Change these, if the head is what I believe. Answered by [`Tell::Committed`], [`Tell::Superseded`] or [`Tell::Failed`]. Without a head it changes
-    /// nothing, and asks whether the head is what I believe.
+    /// Change these, if the head is what I believe. Answered by [`Tell::Committed`],
+    /// [`Tell::Superseded`] or [`Tell::Failed`]. Without a head it changes nothing, and asks
+    /// whether the head is what I believe.
     Commit {
         /// Revision of the head that I know; 0: there is none.
         expected: u64,

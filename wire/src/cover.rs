@@ -1,6 +1,8 @@
-//! The cover of frames that go several at a time: headers of Ethernet, IPv6 (RFC 8200) and UDP (RFC 768), which only the kernels and cards on the way look at, so
-//! that they cut one packet into frames. Nobody's IP answers such a packet: it comes from an address that never comes from a network
-//! (RFC 4291, 2.5.3), so every receiver drops it in silence, and is for one that nobody has (RFC 6666). The page `docs/spec/cover.md` says the same.
+//! The cover of frames that go several at a time: headers of Ethernet, IPv6 (RFC 8200) and UDP (RFC
+//! 768), which only the kernels and cards on the way look at, so that they cut one packet into
+//! frames. Nobody's IP answers such a packet: it comes from an address that never comes from a
+//! network (RFC 4291, 2.5.3), so every receiver drops it in silence, and is for one that nobody has
+//! (RFC 6666). The page `docs/spec/cover.md` says the same.
 
 use crate::lane::{array, put};
 
@@ -8,7 +10,8 @@ use crate::lane::{array, put};
 pub const ETHER_TYPE: u16 = 0x86dd;
 /// Bytes of Ethernet's header.
 pub const ETHERNET_BYTES: usize = 14;
-/// Bytes of IPv6's and UDP's headers: those of the longest payload of an interface's frames that a frame of a lane does not get.
+/// Bytes of IPv6's and UDP's headers: those of the longest payload of an interface's frames that a
+/// frame of a lane does not get.
 pub const COVER_BYTES: usize = 48;
 /// Bytes in front of the frames of one packet.
 pub const HEAD_BYTES: usize = 62;
@@ -74,7 +77,8 @@ pub fn words(station: u64) -> [(u32, u32); 4] {
 /// The same of one byte: it is UDP.
 pub const BYTE: (u32, u8) = (20, UDP);
 
-/// Where the frames of a packet lie, if it is one for `station`: what UDP says of its length, where that is there. Nothing else of it is believed.
+/// Where the frames of a packet lie, if it is one for `station`: what UDP says of its length, where
+/// that is there. Nothing else of it is believed.
 #[must_use]
 pub fn frames(packet: &[u8], station: u64) -> Option<std::ops::Range<usize>> {
     let is_ours = packet.len() >= HEAD_BYTES
@@ -151,7 +155,8 @@ mod tests {
             }
             sum
         };
-        // What the kernel does: the sum over all from UDP's header on, the beginning among it, is put there.
+        // What the kernel does: the sum over all from UDP's header on, the beginning among it, is
+        // put there.
         let whole = !fold(sum(&packet[UDP_AT..])) & 0xffff;
         let mut sent = packet.clone();
         sent[UDP_AT + CHECKSUM_AT..][..2].copy_from_slice(&u16::try_from(whole).unwrap().to_be_bytes());

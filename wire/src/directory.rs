@@ -1,5 +1,6 @@
-//! The directory service: its files, the payloads of its requests and answers, its settings, its `ioctl`s.
-//! Described in `docs/spec/directory.md`. Payloads ride on the service protocol ([`crate::service`]).
+//! The directory service: its files, the payloads of its requests and answers, its settings, its
+//! `ioctl`s. Described in `docs/spec/directory.md`. Payloads ride on the service protocol
+//! ([`crate::service`]).
 
 use crate::service::DecodeError;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,8 @@ pub const KIND: &str = "directory";
 
 /// Files of the export, by number ([`crate::service::FileExport::id`]).
 pub mod file {
-    /// `query`: a line asks (`example.org`, `AAAA example.org`, `PTR 192.0.2.1`), text or JSON answers.
+    /// `query`: a line asks (`example.org`, `AAAA example.org`, `PTR 192.0.2.1`), text or JSON
+    /// answers.
     pub const QUERY: u32 = 0;
     /// `ctl`: the same settings as by `ioctl`, one a line; read: what is set.
     pub const CTL: u32 = 1;
@@ -23,7 +25,8 @@ pub mod file {
     pub const MESSAGE: u32 = 16;
     /// Not shown: an [`super::AddressQuery`] in, an [`super::Addresses`] out (for `getaddrinfo`).
     pub const ADDRESSES: u32 = 17;
-    /// Not shown: 4 or 16 address bytes in, a list of names out (for `getnameinfo`), see [`super::Names`].
+    /// Not shown: 4 or 16 address bytes in, a list of names out (for `getnameinfo`), see
+    /// [`super::Names`].
     pub const NAMES: u32 = 18;
 }
 
@@ -50,7 +53,8 @@ pub const MAX_NAMES: usize = 16;
 
 /// `ioctl`s of `/srv/*/query`, type `TYPE`; the same numbers stand in `include/tombolo/dns.h`.
 pub mod ioctl {
-    /// Type byte of all of them: one that the kernel's list of numbers leaves free (a terminal's is `T`).
+    /// Type byte of all of them: one that the kernel's list of numbers leaves free (a terminal's is
+    /// `T`).
     pub const TYPE: u32 = 0xD7;
     const fn number(direction: u32, nr: u32, bytes: u32) -> u32 {
         direction << 30 | bytes << 16 | TYPE << 8 | nr
@@ -69,13 +73,16 @@ pub mod ioctl {
     pub const CLEAR_SEARCH: u32 = number(0, 5, 0);
     /// `_IOW(0xD7, 6, struct tombolo_dns_search)`: appends a domain to the search list.
     pub const ADD_SEARCH: u32 = number(WRITE, 6, super::SEARCH_BYTES);
-    /// `_IOR(0xD7, 7, __u64)`: the number of this session, as `sessions` lists it and `ctl` takes it.
+    /// `_IOR(0xD7, 7, __u64)`: the number of this session, as `sessions` lists it and `ctl` takes
+    /// it.
     pub const GET_SESSION: u32 = number(READ, 7, 8);
 }
 
-/// Bytes of `struct tombolo_dns_settings`: timeout_ms, retries, format, flags, reserved[4], each a `__u32`.
+/// Bytes of `struct tombolo_dns_settings`: timeout_ms, retries, format, flags, reserved[4], each a
+/// `__u32`.
 pub const SETTINGS_BYTES: u32 = 32;
-/// Bytes of `struct tombolo_dns_upstream`: family, port (`__u16`, host order), reserved (`__u32`), address[16].
+/// Bytes of `struct tombolo_dns_upstream`: family, port (`__u16`, host order), reserved (`__u32`),
+/// address[16].
 pub const UPSTREAM_BYTES: u32 = 24;
 /// Bytes of `struct tombolo_dns_search`: a NUL-terminated name.
 pub const SEARCH_BYTES: u32 = 256;
@@ -106,8 +113,9 @@ pub struct Settings {
     pub outstanding_per_domain: u32,
     /// The settings of the cache.
     pub cache: CacheSettings,
-    /// Names that are answered without an upstream, and their addresses: of the sockets that a domain mounts, for that domain alone. By domain, then by
-    /// name, in lower case and without a final dot.
+    /// Names that are answered without an upstream, and their addresses: of the sockets that a
+    /// domain mounts, for that domain alone. By domain, then by name, in lower case and without a
+    /// final dot.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<String, BTreeMap<String, Ipv4Addr>>,
 }
@@ -173,8 +181,8 @@ impl<'a> AddressQuery<'a> {
     }
 }
 
-/// The answer on [`file::ADDRESSES`]: count (u16), bytes of the canonical name (u16), ttl in s (u32), the canonical name,
-/// then for each address the family (4 or 6) and 4 or 16 bytes.
+/// The answer on [`file::ADDRESSES`]: count (u16), bytes of the canonical name (u16), ttl in s
+/// (u32), the canonical name, then for each address the family (4 or 6) and 4 or 16 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// The name at the end of the CNAME chain.
@@ -186,8 +194,9 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// The canonical name in the spelling of who asked for `name`, as answers of the DNS have it: where no chain led elsewhere,
-    /// it begins with the name that was asked for (the search list may have completed it). `None`: a chain did.
+    /// The canonical name in the spelling of who asked for `name`, as answers of the DNS have it:
+    /// where no chain led elsewhere, it begins with the name that was asked for (the search list
+    /// may have completed it). `None`: a chain did.
     #[must_use]
     pub fn as_asked(&self, name: &str) -> Option<String> {
         let name = name.strip_suffix('.').unwrap_or(name);

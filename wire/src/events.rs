@@ -1,11 +1,13 @@
-//! Event channels: what their files, capsules, `ioctl`s and regions have in them. Described in `docs/spec/events.md`.
+//! Event channels: what their files, capsules, `ioctl`s and regions have in them. Described in
+//! `docs/spec/events.md`.
 
 use serde::{Deserialize, Serialize};
 
 /// The kind of service.
 pub const KIND: &str = "events";
 
-/// Longest event, in bytes: what a record of a stream may have, with the header that a subscriber may ask for.
+/// Longest event, in bytes: what a record of a stream may have, with the header that a subscriber
+/// may ask for.
 pub const EVENT_BYTES_MAX: usize = 63 * 1024;
 /// Longest name of a channel, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -32,7 +34,8 @@ pub mod verb {
     pub const MANAGE: &str = "manage";
 }
 
-/// The file that a node of the tree stands for: the lowest bits of its serial, below the number of the channel.
+/// The file that a node of the tree stands for: the lowest bits of its serial, below the number of
+/// the channel.
 pub mod file {
     /// Bits of a serial that say which file of a channel it is.
     pub const BITS: u32 = 3;
@@ -100,7 +103,8 @@ pub mod region {
     pub const PUBLISHER_BYTES: usize = 24;
     /// The buffer.
     pub const AT_BUFFER_BYTES: usize = 16 * 1024;
-    /// Bytes of an event's header: length, sequence, publisher, the publisher's own sequence, time, filters.
+    /// Bytes of an event's header: length, sequence, publisher, the publisher's own sequence, time,
+    /// filters.
     pub const EVENT_HEADER_BYTES: usize = 48;
     /// In the place of a length: the next event is at the buffer's beginning.
     pub const SKIP: u64 = u64::MAX;
@@ -148,8 +152,9 @@ pub struct ChannelSettings {
     pub wait_ms: u64,
 }
 
-/// The head before an event, where a subscriber has asked for it. 48 bytes: sequence 0, publisher 8, the publisher's
-/// own sequence 16, time of publication in ns since 1970 24, events that were lost before it 32, bytes of the event 40 (4), reserved 44.
+/// The head before an event, where a subscriber has asked for it. 48 bytes: sequence 0, publisher
+/// 8, the publisher's own sequence 16, time of publication in ns since 1970 24, events that were
+/// lost before it 32, bytes of the event 40 (4), reserved 44.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventHeader {
     /// The event's number in its channel: 1, 2, 3 ...

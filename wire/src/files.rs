@@ -1,4 +1,5 @@
-//! File trees: what the server of a service of kind `files` is told; described in `docs/file-trees.md`.
+//! File trees: what the server of a service of kind `files` is told; described in
+//! `docs/file-trees.md`.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,8 @@ pub const STORE_VARIABLE: &str = "TOMBOLO_FILES";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Its directory, as the server sees it; none: one below the folder that [`STORE_VARIABLE`] names.
+    /// Its directory, as the server sees it; none: one below the folder that [`STORE_VARIABLE`]
+    /// names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
     /// Bytes that its files may take on the disk.

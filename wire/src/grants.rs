@@ -1,4 +1,5 @@
-//! The states of granted buffers: a page of words that the owner of a buffer writes, and whom it granted to reads. The page `docs/spec/grants.md` says the same.
+//! The states of granted buffers: a page of words that the owner of a buffer writes, and whom it
+//! granted to reads. The page `docs/spec/grants.md` says the same.
 
 /// Version of this layout.
 pub const VERSION: u32 = 1;
@@ -20,10 +21,12 @@ pub const STATE_MOVED: u64 = 2;
 pub const STATE_REVOKED: u64 = 3;
 /// The owner has ended.
 pub const STATE_DEAD: u64 = 4;
-/// Most bytes of one buffer, whatever a topology allows: what a program's address space has room for often.
+/// Most bytes of one buffer, whatever a topology allows: what a program's address space has room
+/// for often.
 pub const BUFFER_BYTES_MAX: u64 = 0x4000_0000;
 
-/// Bits of a grant's number that its node counts; above them is that node's number in its cluster. With it a grant is positive as C has it, with a sign.
+/// Bits of a grant's number that its node counts; above them is that node's number in its cluster.
+/// With it a grant is positive as C has it, with a sign.
 pub const GRANT_BITS: u32 = 51;
 
 /// The number of the node that has made a grant.

@@ -1,8 +1,9 @@
 //! The protocol between the agent in a guest and the machine process on its node, over the guest's
 //! port. Described in `docs/spec/guest.md`.
 //!
-//! A [`Frame`] is what the port carries; a [`Message`] what it means. [`Decoder`] makes frames out of bytes as they come,
-//! [`Message::read`] messages out of frames, and [`Message::encode`] bytes again.
+//! A [`Frame`] is what the port carries; a [`Message`] what it means. [`Decoder`] makes frames out
+//! of bytes as they come, [`Message::read`] messages out of frames, and [`Message::encode`] bytes
+//! again.
 
 mod json;
 
@@ -158,7 +159,8 @@ pub enum BadFrame {
 }
 
 impl Frame {
-    /// Appends the frame's bytes. A payload that is too long is the caller's mistake: it is refused by whoever reads it.
+    /// Appends the frame's bytes. A payload that is too long is the caller's mistake: it is refused
+    /// by whoever reads it.
     pub fn encode(&self, to: &mut Vec<u8>) {
         put(to, self.kind, self.stream, &self.payload);
     }
@@ -174,7 +176,8 @@ fn put(to: &mut Vec<u8>, kind: u8, stream: u32, payload: &[u8]) {
     to.extend_from_slice(payload);
 }
 
-/// Makes frames out of bytes, however they are cut. It holds a header and what has come of one payload, and no more.
+/// Makes frames out of bytes, however they are cut. It holds a header and what has come of one
+/// payload, and no more.
 #[derive(Debug, Default)]
 pub struct Decoder {
     header: [u8; HEADER_BYTES],
@@ -331,8 +334,8 @@ impl Message {
         })
     }
 
-    /// Appends the message's frame. Texts and lists that make its JSON longer than a payload are the caller's mistake:
-    /// whoever reads it refuses it.
+    /// Appends the message's frame. Texts and lists that make its JSON longer than a payload are
+    /// the caller's mistake: whoever reads it refuses it.
     pub fn encode(&self, to: &mut Vec<u8>) {
         match self {
             Self::Hello(said) => put(to, kind::HELLO, 0, &json::write(said)),

@@ -1,7 +1,8 @@
 //! The protocol between endpoints over the channel of their pair: the header of a message, and the
 //! words of a pair. The page `docs/spec/ipc.md` says the same.
 //!
-//! The words stand in the header page of the channel's region, behind the rings' control words (`wire::ring`). All are 64 bits.
+//! The words stand in the header page of the channel's region, behind the rings' control words
+//! (`wire::ring`). All are 64 bits.
 
 use crate::ring;
 
@@ -22,7 +23,8 @@ pub const HEADER_TAG: usize = 8;
 pub const HEADER_LENGTH: usize = 12;
 /// In the header: what kind of record it is, 4 bytes.
 pub const HEADER_KIND: usize = 16;
-/// In the header of a request: most bytes of payload that its reply may have, 4 bytes. Zero in others.
+/// In the header of a request: most bytes of payload that its reply may have, 4 bytes. Zero in
+/// others.
 pub const HEADER_TAKES: usize = 20;
 /// In the header: number of the call, 8 bytes. Zero in what nobody waits for.
 pub const HEADER_ID: usize = 24;
@@ -43,35 +45,40 @@ pub const KIND_REFER: u32 = 6;
 /// Bytes of the payload of [`KIND_REFER`]: slot and generation.
 pub const REFER_BYTES: usize = 8;
 
-/// Where the words of the first direction stand, from end 0 to end 1; those of the other follow by [`WORDS_STRIDE`].
+/// Where the words of the first direction stand, from end 0 to end 1; those of the other follow by
+/// [`WORDS_STRIDE`].
 pub const OFFSET_WORDS: usize = 1536;
 /// Bytes from one direction's words to the other's.
 pub const WORDS_STRIDE: usize = 512;
-/// In a direction's words: the call that waits, and how it stands with it. Written by the direction's sender; by its receiver only
-/// from [`CALL_WAITING`] to [`CALL_TAKEN`] or, when it refuses the call, to [`CALL_OVER`], or to either of them over [`CALL_AWAY`].
+/// In a direction's words: the call that waits, and how it stands with it. Written by the
+/// direction's sender; by its receiver only from [`CALL_WAITING`] to [`CALL_TAKEN`] or, when it
+/// refuses the call, to [`CALL_OVER`], or to either of them over [`CALL_AWAY`].
 pub const WORD_CALL: usize = 0;
-/// In a direction's words: bytes of records that the receiver has handed out or dropped, replies and referrals not counted. Written by the
-/// receiver.
+/// In a direction's words: bytes of records that the receiver has handed out or dropped, replies
+/// and referrals not counted. Written by the receiver.
 pub const WORD_RECEIVED: usize = 64;
 /// In a direction's words: bits of notices. The sender sets bits, the receiver takes all of them.
 pub const WORD_NOTICES: usize = 128;
-/// In a direction's words: the number of a call that is on its way to another node, and that its sender wants back. Written by the sender.
+/// In a direction's words: the number of a call that is on its way to another node, and that its
+/// sender wants back. Written by the sender.
 pub const WORD_WITHDRAW: usize = 192;
-/// In a direction's words: 1 while the direction's sender waits for the other and wants to know for whom that one waits. Written by the
-/// sender.
+/// In a direction's words: 1 while the direction's sender waits for the other and wants to know for
+/// whom that one waits. Written by the sender.
 pub const WORD_WAITS: usize = 256;
-/// In a direction's words: 1 when the direction's receiver is moving, and receives nothing more over this pair: what it has not consumed by then is its
-/// sender's to send again, to whoever has the receiver's place. 0 again if it stays. Written by the receiver.
+/// In a direction's words: 1 when the direction's receiver is moving, and receives nothing more
+/// over this pair: what it has not consumed by then is its sender's to send again, to whoever has
+/// the receiver's place. 0 again if it stays. Written by the receiver.
 pub const WORD_SEALED: usize = 320;
-/// In a direction's words: the greatest label on the way that the direction's sender waits along, and how far it came. Written by the sender.
+/// In a direction's words: the greatest label on the way that the direction's sender waits along,
+/// and how far it came. Written by the sender.
 pub const WORD_PATH: usize = 384;
 
 /// Low bits of the call's word that say how it stands.
 pub const CALL_STATE_BITS: u32 = 2;
 /// Nobody has called yet; with number 0 alone.
 pub const CALL_NONE: u64 = 0;
-/// With a number: it is on its way to another node, and only that one knows whether it was received. Written by the receiver that stands in
-/// for an endpoint there.
+/// With a number: it is on its way to another node, and only that one knows whether it was
+/// received. Written by the receiver that stands in for an endpoint there.
 pub const CALL_AWAY: u64 = 0;
 /// The caller waits, and nobody has received it.
 pub const CALL_WAITING: u64 = 1;
@@ -82,13 +89,15 @@ pub const CALL_OVER: u64 = 3;
 
 /// Low bits of the path's word that count hops; the label stands above them.
 pub const PATH_HOPS_BITS: u32 = 8;
-/// A label is passed on so many times. Cycles of more endpoints are not found; an old label that goes round dies.
+/// A label is passed on so many times. Cycles of more endpoints are not found; an old label that
+/// goes round dies.
 pub const PATH_HOPS_MAX: u64 = 128;
 
-/// Low bits of a slot, which its node counts. Above them stands the number of that node in its cluster, so that no two nodes have one slot;
-/// nobody but daemons looks at it.
+/// Low bits of a slot, which its node counts. Above them stands the number of that node in its
+/// cluster, so that no two nodes have one slot; nobody but daemons looks at it.
 pub const SLOT_BITS: u32 = 20;
-/// Greatest number of a node. A node without a cluster has 0, and so has the first one of a cluster.
+/// Greatest number of a node. A node without a cluster has 0, and so has the first one of a
+/// cluster.
 pub const NODE_NUMBER_MAX: u32 = (1 << (32 - SLOT_BITS)) - 1;
 
 /// The number of the node that gave a slot.
@@ -280,7 +289,8 @@ impl Header {
         bytes
     }
 
-    /// The tag in the header of a message that nobody waits for, of `source`, with `payload` bytes. `None`: it is another header, or none.
+    /// The tag in the header of a message that nobody waits for, of `source`, with `payload` bytes.
+    /// `None`: it is another header, or none.
     #[inline]
     #[must_use]
     pub fn tag_of_message(words: [u64; HEADER_WORDS], source: Address, payload: usize) -> Option<u32> {
@@ -361,21 +371,22 @@ pub const fn record_bytes(payload: usize) -> usize {
     (ring::RECORD_HEADER_BYTES + HEADER_BYTES + payload).next_multiple_of(ring::RECORD_ALIGN)
 }
 
-/// Most bytes of payload over a channel whose rings have `ring_bytes` each: a record is a sixteenth of the ring at most.
+/// Most bytes of payload over a channel whose rings have `ring_bytes` each: a record is a sixteenth
+/// of the ring at most.
 #[must_use]
 pub const fn payload_bytes_max(ring_bytes: u32) -> usize {
     ring_bytes as usize / 16 - HEADER_BYTES - ring::RECORD_HEADER_BYTES
 }
 
-/// Bytes of records that may be on their way in one direction, from their commit until the receiver has handed them out: half of the
-/// ring. Replies do not count, and find room in what is left.
+/// Bytes of records that may be on their way in one direction, from their commit until the receiver
+/// has handed them out: half of the ring. Replies do not count, and find room in what is left.
 #[must_use]
 pub const fn window_bytes(ring_bytes: u32) -> usize {
     ring_bytes as usize / 2
 }
 
-/// Whether a ring that carries a whole window still has room for two replies: another quarter may be read and not yet published, and one
-/// padding is shorter than a record.
+/// Whether a ring that carries a whole window still has room for two replies: another quarter may
+/// be read and not yet published, and one padding is shorter than a record.
 const fn has_room_for_replies(ring_bytes: u32) -> bool {
     let record = record_bytes(payload_bytes_max(ring_bytes));
     let unpublished = ring_bytes as usize / 4;

@@ -1,8 +1,8 @@
-//! A lane: what two proxies say to each other in frames of Ethernet that may be lost, so that bytes come once and in order. The page
-//! `docs/spec/lane.md` says the same.
+//! A lane: what two proxies say to each other in frames of Ethernet that may be lost, so that bytes
+//! come once and in order. The page `docs/spec/lane.md` says the same.
 //!
-//! A frame is a [`Header`], which anybody can read, and a sealed body: a [`Data`] or a [`State`]. Numbers are little-endian, but for the first,
-//! which the kernel's filter looks at.
+//! A frame is a [`Header`], which anybody can read, and a sealed body: a [`Data`] or a [`State`].
+//! Numbers are little-endian, but for the first, which the kernel's filter looks at.
 
 use thiserror::Error;
 
@@ -30,8 +30,9 @@ pub const RANGES_MAX: usize = 16;
 pub const FRAME_BYTES_MIN: usize = 1500;
 /// Longest that a lane makes use of.
 pub const FRAME_BYTES_MAX: usize = 65_535;
-/// A long frame, which goes on ways that don't cut whatever their interfaces take: a packet of it, its cover and what kernels put in front of that is no
-/// longer than 64 KiB, and its body is of whole blocks of the cipher.
+/// A long frame, which goes on ways that don't cut whatever their interfaces take: a packet of it,
+/// its cover and what kernels put in front of that is no longer than 64 KiB, and its body is of
+/// whole blocks of the cipher.
 pub const LONG_FRAME_BYTES: usize = 65_432;
 /// The bound of frames that a receiver holds unread, in bytes of frames.
 pub const WINDOW_BYTES: usize = 4_194_304;
@@ -55,7 +56,8 @@ pub mod kind {
 
 /// Flags of an introduction. Others are a later release's, and say nothing to this one.
 pub mod introduction_flag {
-    /// The station sends and hears frames under a [`cover`](crate::cover) as well, several at a time.
+    /// The station sends and hears frames under a [`cover`](crate::cover) as well, several at a
+    /// time.
     pub const COVER: u16 = 1;
     /// The station sends and hears long frames under a cover.
     pub const LONG: u16 = 2;
@@ -153,7 +155,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// Where a station is reached on its Ethernet, and what it takes: what the two sides tell each other, encrypted, before the first frame.
+/// Where a station is reached on its Ethernet, and what it takes: what the two sides tell each
+/// other, encrypted, before the first frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Introduction {
     /// The station: frames that begin with this are for it.
@@ -212,7 +215,8 @@ impl Introduction {
             let found = u64::from(introduction.frame_bytes);
             return Err(BadFrame::Bounds { what: "the longest payload", found });
         }
-        // The first bit of an address says that it is of a group (IEEE 802): nobody is reached there alone.
+        // The first bit of an address says that it is of a group (IEEE 802): nobody is reached
+        // there alone.
         if introduction.mac[0] & 1 == 1 || introduction.mac == [0; 6] {
             let found = u64::from(introduction.mac[0]);
             return Err(BadFrame::Bounds { what: "the first byte of an address", found });
@@ -236,8 +240,9 @@ pub struct Header {
     pub number: u64,
 }
 
-/// Bytes of the first frame of those that `frames` begins with, which were cut, or are to be, into pieces of `cut` bytes: as many, if the frame does not say
-/// that it is longer, and what is there at most. Nothing that it says has any other effect.
+/// Bytes of the first frame of those that `frames` begins with, which were cut, or are to be, into
+/// pieces of `cut` bytes: as many, if the frame does not say that it is longer, and what is there
+/// at most. Nothing that it says has any other effect.
 #[must_use]
 pub fn first_frame(frames: &[u8], cut: usize) -> usize {
     let says = HEADER_BYTES + usize::from(u16_at(frames, SEALED_AT));

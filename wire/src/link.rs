@@ -1,7 +1,8 @@
 //! The protocol between the proxies of two nodes. The page `docs/spec/link.md` says the same.
 //!
-//! A [`Packet`] is what a transport carries: one datagram, or a piece of a byte stream that [`Decoder`] cuts out. Its body is a
-//! [`Hello`], a [`Refusal`], or frames ([`Frame::next`]). Numbers are little-endian.
+//! A [`Packet`] is what a transport carries: one datagram, or a piece of a byte stream that
+//! [`Decoder`] cuts out. Its body is a [`Hello`], a [`Refusal`], or frames ([`Frame::next`]).
+//! Numbers are little-endian.
 
 mod frame;
 
@@ -312,7 +313,8 @@ impl Packet {
     }
 }
 
-/// Cuts packets out of a byte stream, however it comes. It holds a header and what has come of one body, and no more.
+/// Cuts packets out of a byte stream, however it comes. It holds a header and what has come of one
+/// body, and no more.
 #[derive(Debug, Default)]
 pub struct Decoder {
     header: [u8; PACKET_HEADER_BYTES],
@@ -384,8 +386,8 @@ impl Hello {
         bytes
     }
 
-    /// Reads the body of its packet. These bytes mean the same in all versions; what stands behind them is of later ones and is not
-    /// looked at.
+    /// Reads the body of its packet. These bytes mean the same in all versions; what stands behind
+    /// them is of later ones and is not looked at.
     ///
     /// # Errors
     /// See [`BadPacket`].

@@ -1,5 +1,5 @@
-//! Copies from and to a granted buffer of another node: records of the channel between a grantee and whoever has the memory there. Described in
-//! `docs/spec/loan.md`.
+//! Copies from and to a granted buffer of another node: records of the channel between a grantee
+//! and whoever has the memory there. Described in `docs/spec/loan.md`.
 
 use crate::ipc::Address;
 

@@ -1,4 +1,5 @@
-//! Locations: what the server of a service of kind `location` is told; described in `docs/spec/location.md`.
+//! Locations: what the server of a service of kind `location` is told; described in
+//! `docs/spec/location.md`.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +48,8 @@ pub struct Source {
     pub name: String,
     /// The form of its data.
     pub kind: SourceKind,
-    /// The device, named pipe or file in the server's domain that it is read from. A file is replayed at its own pace, again and again.
+    /// The device, named pipe or file in the server's domain that it is read from. A file is
+    /// replayed at its own pace, again and again.
     pub path: String,
     /// The survey of a floor; of signals only.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,9 @@
-//! How two ends of a channel meet at a Unix socket that has a path: what the offerer says to whoever connects. Described in
-//! `docs/spec/meeting.md`.
+//! How two ends of a channel meet at a Unix socket that has a path: what the offerer says to
+//! whoever connects. Described in `docs/spec/meeting.md`.
 //!
-//! The socket is `SOCK_SEQPACKET`. The offerer speaks first and says one packet, a [`Greeting`]; the descriptors of one end
-//! travel with [`Greeting::Channel`]. The opener says nothing at all, so nobody waits for it.
+//! The socket is `SOCK_SEQPACKET`. The offerer speaks first and says one packet, a [`Greeting`];
+//! the descriptors of one end travel with [`Greeting::Channel`]. The opener says nothing at all, so
+//! nobody waits for it.
 
 /// First word of a greeting: the bytes `TOMBMEET`, read as a little-endian number.
 pub const MAGIC: u64 = 0x5445_454d_424d_4f54;
@@ -16,7 +17,8 @@ pub const TEXT_BYTES_MAX: usize = 240;
 pub const GREETING_BYTES_MAX: usize = HEADER_BYTES + TEXT_BYTES_MAX;
 /// The largest status that is an errno (Linux: `MAX_ERRNO`).
 pub const STATUS_MAX: u32 = 4095;
-/// Longest path of a socket, in bytes: what `struct sockaddr_un` has room for, less the NUL (unix(7)).
+/// Longest path of a socket, in bytes: what `struct sockaddr_un` has room for, less the NUL
+/// (unix(7)).
 pub const PATH_BYTES_MAX: usize = 107;
 
 /// The offerer's message.

@@ -1,6 +1,7 @@
 //! Records that a primary hands to its backups (`docs/spec/movement.md`).
 //!
-//! A record is cut into messages of their pair: all but the last have the tag [`TAG_PIECE`], the last has [`TAG_LAST`]. Numbers are little-endian.
+//! A record is cut into messages of their pair: all but the last have the tag [`TAG_PIECE`], the
+//! last has [`TAG_LAST`]. Numbers are little-endian.
 
 use crate::ipc::{Address, CALL_ID_MAX};
 
@@ -12,8 +13,8 @@ pub const TAG_LAST: u32 = 2;
 pub const NOTICE_RELEASED: u64 = 1;
 /// Bytes in front of the reply of a record.
 pub const RECORD_HEADER_BYTES: usize = 40;
-/// Longest state that a primary hands over with a reply: it is sent anew whenever it changes. Larger state belongs in a volume or into a
-/// granted buffer, and its place into the state.
+/// Longest state that a primary hands over with a reply: it is sent anew whenever it changes.
+/// Larger state belongs in a volume or into a granted buffer, and its place into the state.
 pub const STATE_BYTES_MAX: usize = 256 << 10;
 /// Longest reply of a record: no ring of a pair takes a longer one.
 pub const REPLY_BYTES_MAX: usize = 16 << 20;
@@ -26,7 +27,8 @@ pub const RECORD_STATE: u32 = 2;
 /// The backup has all; the generation is the least one whose replies it knows.
 pub const RECORD_READY: u32 = 3;
 
-/// A message that the primary has taken out of its sender's ring and not received: the endpoint moves, and it is received at the new place.
+/// A message that the primary has taken out of its sender's ring and not received: the endpoint
+/// moves, and it is received at the new place.
 pub const RECORD_QUEUED: u32 = 4;
 /// As [`RECORD_QUEUED`], of bits of notices; they stand in the place of the number.
 pub const RECORD_NOTICES: u32 = 5;

@@ -1,5 +1,7 @@
-//! The Network Block Device protocol, as far as replicas of volumes speak it: fixed newstyle negotiation and simple replies
-//! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). All numbers are big-endian.
+//! The Network Block Device protocol, as far as replicas of volumes speak it: fixed newstyle
+//! negotiation and simple replies
+//! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). All numbers are
+//! big-endian.
 
 use thiserror::Error;
 

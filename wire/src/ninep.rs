@@ -1,7 +1,7 @@
 //! 9P2000.L: what clients of file trees ask, and what they are answered (`docs/spec/ninep.md`).
 //!
-//! Source: intro(5) of Plan 9, and `include/net/9p/9p.h` of Linux with diod's page on the protocol for the messages of the `.L`
-//! dialect. Strings are bytes: names of files need not be UTF-8.
+//! Source: intro(5) of Plan 9, and `include/net/9p/9p.h` of Linux with diod's page on the protocol
+//! for the messages of the `.L` dialect. Strings are bytes: names of files need not be UTF-8.
 
 use thiserror::Error;
 
@@ -412,7 +412,8 @@ pub enum Reply {
     Unlinkat,
 }
 
-/// Appends an entry of a listing; false, and nothing is appended, where it would go beyond `most` bytes.
+/// Appends an entry of a listing; false, and nothing is appended, where it would go beyond `most`
+/// bytes.
 pub fn put_entry(listing: &mut Vec<u8>, most: usize, qid: Qid, offset: u64, name: &[u8]) -> bool {
     let Ok(length) = u16::try_from(name.len()) else { return false };
     if listing.len() + QID_BYTES + 8 + 1 + 2 + name.len() > most {

@@ -6,14 +6,16 @@ use serde::{Deserialize, Serialize};
 
 /// Version of this page: 4 has loans.
 pub const VERSION: u32 = 4;
-/// Memory of a proxy, with all that it touches first of what others share with it: the limit of its cgroup. A proxy counts what each pair can make it hold, and
-/// refuses pairs that would not fit.
+/// Memory of a proxy, with all that it touches first of what others share with it: the limit of its
+/// cgroup. A proxy counts what each pair can make it hold, and refuses pairs that would not fit.
 pub const MEMORY_BYTES: u64 = 536_870_912;
-/// Most pairs that the other node may have open over a link: a fourth of what one server takes in sessions.
+/// Most pairs that the other node may have open over a link: a fourth of what one server takes in
+/// sessions.
 pub const MAX_PAIRS: u32 = 4096;
 /// Window of a pair, in bytes: at a round trip of 1 ms it lets half a GiB a second through.
 pub const WINDOW_BYTES: u32 = 512 * 1024;
-/// Longest message on a pair, in bytes, its word included. Longer records go in fragments, so that pairs take turns.
+/// Longest message on a pair, in bytes, its word included. Longer records go in fragments, so that
+/// pairs take turns.
 pub const MAX_MESSAGE_BYTES: u32 = 32 * 1024 + 1;
 /// Longest name in news, in bytes: no distributed container, service or endpoint has a longer one.
 pub const MAX_NAME_BYTES: usize = 63;
@@ -76,7 +78,8 @@ pub mod reason {
     pub const CANCELLED: u32 = 3;
 }
 
-/// For whom a pair is: the content of the record that opens it, as JSON of at most [`crate::link::OPEN_BYTES_MAX`] bytes.
+/// For whom a pair is: the content of the record that opens it, as JSON of at most
+/// [`crate::link::OPEN_BYTES_MAX`] bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "open", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Open {
@@ -140,7 +143,8 @@ pub enum Order {
     /// The configuration of the link. The first one starts it; a later one changes what can be
     /// changed while it lives: `peer_at`, `transport`, `compression`.
     Configure(Configure),
-    /// Open a pair for the end that comes along. Answered by [`Report::Opened`] or [`Report::Refused`].
+    /// Open a pair for the end that comes along. Answered by [`Report::Opened`] or
+    /// [`Report::Refused`].
     Open {
         /// Comes back in the answer.
         id: u64,
@@ -166,14 +170,16 @@ pub enum Order {
         /// Why, for a person.
         message: String,
     },
-    /// The answer to [`Report::Asked`] for a grant: accepted. The memories of the buffer come along, its data and its states.
+    /// The answer to [`Report::Asked`] for a grant: accepted. The memories of the buffer come
+    /// along, its data and its states.
     Lend {
         /// The pair.
         pair: u64,
         /// The buffer that it stands for.
         buffer: GrantedBuffer,
     },
-    /// A grant is over, or stands for another buffer now: what was lent of it to this endpoint is so no more.
+    /// A grant is over, or stands for another buffer now: what was lent of it to this endpoint is
+    /// so no more.
     Recall {
         /// The distributed container.
         dc: String,
@@ -214,7 +220,8 @@ pub enum Order {
         /// The order in which classes get what is left: 0 is the first.
         precedence: u8,
     },
-    /// A pair for which the other node asks is to be of this domain of this node. Goes before [`Order::Accept`].
+    /// A pair for which the other node asks is to be of this domain of this node. Goes before
+    /// [`Order::Accept`].
     Belongs {
         /// The pair.
         pair: u64,
@@ -226,8 +233,8 @@ pub enum Order {
         /// Comes back in the answer.
         id: u64,
     },
-    /// Three files come along, opened: the node's certificate and key, the authorities that it believes, what is revoked. They hold from the
-    /// next connection on.
+    /// Three files come along, opened: the node's certificate and key, the authorities that it
+    /// believes, what is revoked. They hold from the next connection on.
     Trust {},
     /// End, and all pairs with you.
     End {
@@ -251,15 +258,18 @@ pub struct Configure {
     pub epoch: u64,
     /// The folder with this node's certificate and key.
     pub identity: String,
-    /// Addresses to listen at, as locators; none: this side connects. At one of TIPC it listens when that is wanted.
+    /// Addresses to listen at, as locators; none: this side connects. At one of TIPC it listens
+    /// when that is wanted.
     pub listen: Vec<String>,
     /// Where the other proxy listens; none where this side listens, or where it is not known yet.
     pub peer_at: Vec<String>,
-    /// `tcp`, `quic`, `ethernet` or `tipc`; the first of `listen` or `peer_at` that is of it is taken.
+    /// `tcp`, `quic`, `ethernet` or `tipc`; the first of `listen` or `peer_at` that is of it is
+    /// taken.
     pub transport: String,
     /// `none`, `lz4`, `zstd`, `auto`.
     pub compression: String,
-    /// Where frames of Ethernet go out and come in, whose socket comes along; none: it has no such transport, or goes on with the one that it has.
+    /// Where frames of Ethernet go out and come in, whose socket comes along; none: it has no such
+    /// transport, or goes on with the one that it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub station: Option<Station>,
 }
@@ -304,8 +314,8 @@ pub enum Report {
     },
     /// The proxies speak.
     Up {
-        /// They did before, and pairs have gone on; otherwise the other proxy is another one than before, if there was one, and what
-        /// there was is over.
+        /// They did before, and pairs have gone on; otherwise the other proxy is another one than
+        /// before, if there was one, and what there was is over.
         resumed: bool,
         /// By which transport.
         transport: String,
@@ -329,14 +339,16 @@ pub enum Report {
         /// Why, for a person.
         message: String,
     },
-    /// The other node asks for a pair: an allegation of that node's. Answered by [`Order::Accept`] or [`Order::Refuse`].
+    /// The other node asks for a pair: an allegation of that node's. Answered by [`Order::Accept`]
+    /// or [`Order::Refuse`].
     Asked {
         /// The pair.
         pair: u64,
         /// For whom.
         open: Open,
     },
-    /// A pair of endpoints is open: said of each to a daemon that has just come, before anything else but [`Report::Hello`].
+    /// A pair of endpoints is open: said of each to a daemon that has just come, before anything
+    /// else but [`Report::Hello`].
     Carries {
         /// The distributed container.
         dc: String,

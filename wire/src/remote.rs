@@ -1,5 +1,5 @@
-//! A command that is said on one node and runs in a domain of another: what the two say to each other about its standard streams, signals, terminal
-//! and end. Described in `docs/spec/remote.md`.
+//! A command that is said on one node and runs in a domain of another: what the two say to each
+//! other about its standard streams, signals, terminal and end. Described in `docs/spec/remote.md`.
 
 use thiserror::Error;
 
@@ -9,7 +9,8 @@ pub const PROTOCOL: &str = "tombolo-exec/1";
 pub const HEADER_BYTES: usize = 5;
 /// Longest content of a frame, in bytes.
 pub const MAX_FRAME_BYTES: usize = 32 * 1024;
-/// Bytes of standard input that may be under way and not taken: so much the far side keeps, so that a signal is never behind input that nobody takes.
+/// Bytes of standard input that may be under way and not taken: so much the far side keeps, so that
+/// a signal is never behind input that nobody takes.
 pub const INPUT_WINDOW_BYTES: usize = 256 * 1024;
 
 /// The kinds of frames: as of the `exec` stream of a guest ([`crate::guest::exec`]), and one more.
@@ -26,7 +27,8 @@ pub mod frame {
     pub const SIZE: u8 = 4;
     /// To the caller, the last one: 4 bytes, the exit code, little-endian.
     pub const ENDED: u8 = 5;
-    /// To the caller: 4 bytes, so much of the input was taken since the last such frame, little-endian.
+    /// To the caller: 4 bytes, so much of the input was taken since the last such frame,
+    /// little-endian.
     pub const TAKEN: u8 = 6;
 }
 

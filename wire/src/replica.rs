@@ -1,5 +1,5 @@
-//! The registry's records of a volume's replicas, and the messages between a replica's process and its node's daemon. Described in
-//! `docs/spec/volume.md`.
+//! The registry's records of a volume's replicas, and the messages between a replica's process and
+//! its node's daemon. Described in `docs/spec/volume.md`.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -42,8 +42,8 @@ pub struct VolumeRecord {
     pub settled: bool,
 }
 
-/// The word of a primary's process to that of another replica, when it has connected: a line of JSON. The other one answers [`Greeted`],
-/// and requests of NBD follow if that is so.
+/// The word of a primary's process to that of another replica, when it has connected: a line of
+/// JSON. The other one answers [`Greeted`], and requests of NBD follow if that is so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Greeting {
@@ -90,7 +90,8 @@ pub struct Configure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Order {
-    /// First of all. With the listening socket for clients, that for other nodes, and the folder with the engine's socket.
+    /// First of all. With the listening socket for clients, that for other nodes, and the folder
+    /// with the engine's socket.
     Configure(Configure),
     /// The node shows and believes something else; with the files of its identity.
     Trust {},
@@ -200,7 +201,8 @@ pub enum Report {
     },
     /// How it is now.
     Condition(Condition),
-    /// Nothing is on its way to the disk, and nobody may write there: the answer to [`Order::Prepare`].
+    /// Nothing is on its way to the disk, and nobody may write there: the answer to
+    /// [`Order::Prepare`].
     Quiet {},
     /// The record is to be replaced, if it still has this revision.
     Change {

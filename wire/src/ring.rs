@@ -1,12 +1,15 @@
-//! Layout of a channel's region: one header page and two rings. The page `docs/spec/ring.md` says the same.
+//! Layout of a channel's region: one header page and two rings. The page `docs/spec/ring.md` says
+//! the same.
 //!
-//! A region is shared by two ends that do not trust each other. Each word has one writer, named below; what
-//! another party wrote is an allegation that the reader checks. All words are 64 bits, little-endian, aligned.
+//! A region is shared by two ends that do not trust each other. Each word has one writer, named
+//! below; what another party wrote is an allegation that the reader checks. All words are 64 bits,
+//! little-endian, aligned.
 
 /// First word of a region: the bytes `TOMBRING`.
 pub const MAGIC: u64 = 0x474e_4952_424d_4f54;
-/// Version of this layout. Version 1: messages, committed in band. Version 2: a sleeper says how it sleeps, and a
-/// producer whether it fences; the maker says what the channel carries and how long spinning pays.
+/// Version of this layout. Version 1: messages, committed in band. Version 2: a sleeper says how it
+/// sleeps, and a producer whether it fences; the maker says what the channel carries and how long
+/// spinning pays.
 pub const VERSION: u64 = 2;
 /// Bytes of the header page, which come before the two rings.
 pub const HEADER_BYTES: usize = 4096;
@@ -15,7 +18,8 @@ pub const RING_BYTES_MIN: u32 = 4096;
 /// Most bytes of one ring.
 pub const RING_BYTES_MAX: u32 = 16 << 20;
 
-/// Where [`MAGIC`] stands. The words below [`OFFSET_ENDS`] are written by the maker before anybody else sees the region.
+/// Where [`MAGIC`] stands. The words below [`OFFSET_ENDS`] are written by the maker before anybody
+/// else sees the region.
 pub const OFFSET_MAGIC: usize = 0;
 /// Where [`VERSION`] stands.
 pub const OFFSET_VERSION: usize = 8;
@@ -23,20 +27,24 @@ pub const OFFSET_VERSION: usize = 8;
 pub const OFFSET_RING_BYTES: usize = 16;
 /// Where the bytes of the whole region stand: header page and both rings.
 pub const OFFSET_REGION_BYTES: usize = 24;
-/// Where the mode stands: what the maker says that the two ends exchange, [`MODE_MESSAGES`] or [`MODE_STREAM`].
+/// Where the mode stands: what the maker says that the two ends exchange, [`MODE_MESSAGES`] or
+/// [`MODE_STREAM`].
 pub const OFFSET_MODE: usize = 32;
-/// Where it stands how long spinning pays, in ns: what the maker has measured a wake-up to cost; 0 when it has not.
+/// Where it stands how long spinning pays, in ns: what the maker has measured a wake-up to cost; 0
+/// when it has not.
 pub const OFFSET_SPIN_NS: usize = 40;
-/// Where it stands whether the two ends share a kernel: 0 when they do, 1 when one of them is in a guest. Then nobody sleeps on a
-/// futex or leaves out a fence, and numbers of processors mean nothing.
+/// Where it stands whether the two ends share a kernel: 0 when they do, 1 when one of them is in a
+/// guest. Then nobody sleeps on a futex or leaves out a fence, and numbers of processors mean
+/// nothing.
 pub const OFFSET_APART: usize = 48;
 /// Mode of a channel that carries messages.
 pub const MODE_MESSAGES: u64 = 0;
-/// Mode of a channel that carries bytes: where a record ends means nothing, and an empty one ends the stream.
+/// Mode of a channel that carries bytes: where a record ends means nothing, and an empty one ends
+/// the stream.
 pub const MODE_STREAM: u64 = 1;
 
-/// Where the state word of the first end (the offerer) stands; the second end's follows by [`END_STRIDE`].
-/// Each end writes its own.
+/// Where the state word of the first end (the offerer) stands; the second end's follows by
+/// [`END_STRIDE`]. Each end writes its own.
 pub const OFFSET_ENDS: usize = 256;
 /// Bytes from one end's state to the next.
 pub const END_STRIDE: usize = 128;
@@ -46,28 +54,29 @@ pub const OFFSET_CONTROLS: usize = 512;
 /// Bytes from one ring's control words to the next ring's.
 pub const CONTROL_STRIDE: usize = 512;
 
-/// In a ring's control words: up to where, in bytes since the start, the consumer has released the ring.
-/// Written by the consumer.
+/// In a ring's control words: up to where, in bytes since the start, the consumer has released the
+/// ring. Written by the consumer.
 pub const CONTROL_CONSUMED: usize = 0;
-/// In a ring's control words: 1 when the consumer orders the producer's memory before it sleeps (membarrier(2)), so
-/// that the producer need not. Written by the consumer when it opens.
+/// In a ring's control words: 1 when the consumer orders the producer's memory before it sleeps
+/// (membarrier(2)), so that the producer need not. Written by the consumer when it opens.
 pub const CONTROL_BARRIER: usize = 8;
-/// In a ring's control words: how the consumer sleeps, 0 when it does not: [`SLEEPS_ON_DOORBELL`] or
-/// [`SLEEPS_ON_FUTEX`]. Set by the consumer, cleared by whoever wakes it.
+/// In a ring's control words: how the consumer sleeps, 0 when it does not: [`SLEEPS_ON_DOORBELL`]
+/// or [`SLEEPS_ON_FUTEX`]. Set by the consumer, cleared by whoever wakes it.
 pub const CONTROL_SLEEPING: usize = 128;
-/// In a ring's control words: the `consumed` that a sleeping producer waits for, plus how it sleeps; 0 when it does
-/// not wait. Set by the producer, cleared by whoever wakes it.
+/// In a ring's control words: the `consumed` that a sleeping producer waits for, plus how it
+/// sleeps; 0 when it does not wait. Set by the producer, cleared by whoever wakes it.
 pub const CONTROL_WANTED: usize = 256;
-/// In a ring's control words: the processor that the producer ran on last, plus one; 0 when unknown.
-/// Written by the producer.
+/// In a ring's control words: the processor that the producer ran on last, plus one; 0 when
+/// unknown. Written by the producer.
 pub const CONTROL_PRODUCER_PROCESSOR: usize = 264;
-/// In a ring's control words: 1 while the producer does not fence after a commit. Written by the producer.
+/// In a ring's control words: 1 while the producer does not fence after a commit. Written by the
+/// producer.
 pub const CONTROL_UNFENCED: usize = 272;
-/// In a ring's control words: the processor that the consumer ran on last, plus one; 0 when unknown.
-/// Written by the consumer.
+/// In a ring's control words: the processor that the consumer ran on last, plus one; 0 when
+/// unknown. Written by the consumer.
 pub const CONTROL_CONSUMER_PROCESSOR: usize = 384;
-/// In a ring's control words: most bytes of a message in pieces that the consumer puts together; 0: it takes none.
-/// Written by the consumer, and never made less.
+/// In a ring's control words: most bytes of a message in pieces that the consumer puts together; 0:
+/// it takes none. Written by the consumer, and never made less.
 pub const CONTROL_MESSAGE_LIMIT: usize = 392;
 
 /// A sleeper waits for its doorbell.
@@ -94,10 +103,11 @@ pub const RECORD_ALIGN: usize = 8;
 pub const RECORD_LENGTH_BITS: u32 = 28;
 /// Kind of a record that carries a message.
 pub const RECORD_MESSAGE: u64 = 1;
-/// Kind of a record that fills the ring up to its end, because the next message would not fit in one piece.
+/// Kind of a record that fills the ring up to its end, because the next message would not fit in
+/// one piece.
 pub const RECORD_PADDING: u64 = 2;
-/// Kind of a record that carries the first piece of a message, of which more follow. What was begun before and has not come
-/// to its last piece is abandoned, by this as by a [`RECORD_MESSAGE`].
+/// Kind of a record that carries the first piece of a message, of which more follow. What was begun
+/// before and has not come to its last piece is abandoned, by this as by a [`RECORD_MESSAGE`].
 pub const RECORD_FIRST: u64 = 3;
 /// Kind of a record that carries a piece of a message that has been begun, of which more follow.
 pub const RECORD_NEXT: u64 = 4;
@@ -148,8 +158,8 @@ pub const fn region_bytes(ring_bytes: u32) -> u64 {
     HEADER_BYTES as u64 + 2 * ring_bytes as u64
 }
 
-/// Bytes of a region for ends that do not share a kernel: the size of a PCI device's memory is a power of two. What is beyond the
-/// rings is never touched.
+/// Bytes of a region for ends that do not share a kernel: the size of a PCI device's memory is a
+/// power of two. What is beyond the rings is never touched.
 pub const fn apart_region_bytes(ring_bytes: u32) -> u64 {
     region_bytes(ring_bytes).next_power_of_two()
 }
@@ -159,8 +169,8 @@ pub const fn is_ring_bytes(bytes: u64) -> bool {
     bytes.is_power_of_two() && bytes >= RING_BYTES_MIN as u64 && bytes <= RING_BYTES_MAX as u64
 }
 
-/// Longest message, in bytes, of a ring of `ring_bytes`. A record never takes more than half of the ring, so
-/// that with its padding it always fits an empty ring, wherever that stands.
+/// Longest message, in bytes, of a ring of `ring_bytes`. A record never takes more than half of the
+/// ring, so that with its padding it always fits an empty ring, wherever that stands.
 pub const fn max_message(ring_bytes: usize) -> usize {
     ring_bytes / 2 - RECORD_HEADER_BYTES
 }
@@ -170,7 +180,8 @@ pub const fn record_bytes(length: usize) -> usize {
     RECORD_HEADER_BYTES + length.next_multiple_of(RECORD_ALIGN)
 }
 
-/// Sequence number of the record that starts at `position` (bytes since the start): the record unit's low bits.
+/// Sequence number of the record that starts at `position` (bytes since the start): the record
+/// unit's low bits.
 pub const fn sequence(position: u64) -> u32 {
     (position / RECORD_ALIGN as u64) as u32
 }

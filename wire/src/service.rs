@@ -1,9 +1,10 @@
-//! The service protocol: what a frontend (or any other consumer) and a backend say to each other over a
-//! channel in message mode. One channel carries many sessions. Described in `docs/spec/service.md`.
+//! The service protocol: what a frontend (or any other consumer) and a backend say to each other
+//! over a channel in message mode. One channel carries many sessions. Described in
+//! `docs/spec/service.md`.
 //!
-//! Each message is a [`Header`] of 32 bytes (little endian) and a payload. The backend speaks first, with
-//! [`Kind::Hello`]. A consumer numbers its sessions and tags itself; a tag is unique among its outstanding
-//! requests. Session 0 always exists, with the defaults of the domain.
+//! Each message is a [`Header`] of 32 bytes (little endian) and a payload. The backend speaks
+//! first, with [`Kind::Hello`]. A consumer numbers its sessions and tags itself; a tag is unique
+//! among its outstanding requests. Session 0 always exists, with the defaults of the domain.
 
 mod nodes;
 mod terms;
@@ -22,9 +23,11 @@ pub const VERSION_MIN: u32 = 1;
 pub const HEADER_BYTES: usize = 32;
 /// Longest payload of a request, in bytes: a DNS message over TCP fits.
 pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
-/// Longest payload of one response message, in bytes; a longer answer is sent in pieces ([`flags::MORE`]).
+/// Longest payload of one response message, in bytes; a longer answer is sent in pieces
+/// ([`flags::MORE`]).
 pub const MAX_RESPONSE_BYTES: usize = 96 * 1024;
-/// Longest answer, all its pieces together, in bytes. The pieces follow each other with nothing in between.
+/// Longest answer, all its pieces together, in bytes. The pieces follow each other with nothing in
+/// between.
 pub const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Longest capsule (the sealed state of one session), in bytes.
 pub const MAX_CAPSULE_BYTES: usize = 3 * 1024;
@@ -37,8 +40,8 @@ pub const MAX_RECORD_BYTES: usize = 64 * 1024;
 pub const RECORD_OVERHEAD_BYTES: usize = 64;
 /// Most bytes that one [`Kind::ReadAt`] asks for, and one [`Kind::WriteAt`] brings.
 pub const MAX_TRANSFER_BYTES: usize = 60 * 1024;
-/// Bits of a node's number that tell it from the others below the same exported folder; above stands the folder's id plus
-/// one. So a number says by itself which verb it takes to reach it.
+/// Bits of a node's number that tell it from the others below the same exported folder; above
+/// stands the folder's id plus one. So a number says by itself which verb it takes to reach it.
 pub const SERIAL_BITS: u32 = 24;
 /// Longest name of a node, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -59,13 +62,14 @@ pub const TERMS_BYTES: usize = 8;
 /// A user or a group that is not said: whoever owns the mount.
 pub const OWNER_NONE: u32 = u32::MAX;
 
-/// The session that needs no `Open`: requests in it have the domain's defaults. It may have a capsule like any other;
-/// an `Open` of it hands that capsule to the next backend.
+/// The session that needs no `Open`: requests in it have the domain's defaults. It may have a
+/// capsule like any other; an `Open` of it hands that capsule to the next backend.
 pub const SESSION_NONE: u64 = 0;
 
 /// Bits of [`Header::flags`].
 pub mod flags {
-    /// Request: measure the phases; response: a [`super::Phase`] list ends the payload, its byte count is in `file`.
+    /// Request: measure the phases; response: a [`super::Phase`] list ends the payload, its byte
+    /// count is in `file`.
     pub const TRACE: u16 = 1;
     /// Response: another message with the same tag follows and continues the payload.
     pub const MORE: u16 = 2;
@@ -95,50 +99,65 @@ pub mod ready {
 pub enum Kind {
     /// Backend → consumer, first of all: payload is an [`Export`] as JSON.
     Hello = 1,
-    /// Consumer → backend: open `session` on `file`; payload is an [`OpenInfo`] as JSON. Answered by `Response`, for a
-    /// stream with [`Terms`] or nothing. In [`SESSION_NONE`], which is open always: hands back its last capsule, `file` says nothing.
+    /// Consumer → backend: open `session` on `file`; payload is an [`OpenInfo`] as JSON. Answered
+    /// by `Response`, for a stream with [`Terms`] or nothing. In [`SESSION_NONE`], which is open
+    /// always: hands back its last capsule, `file` says nothing.
     Open = 2,
     /// Consumer → backend: a request in `session` on `file`.
     Request = 4,
     /// Backend → consumer: the answer to `tag`; `status` is 0 or an errno.
     Response = 5,
-    /// Consumer → backend: nobody waits for `tag` any more. The backend answers nothing for it, or has already.
+    /// Consumer → backend: nobody waits for `tag` any more. The backend answers nothing for it, or
+    /// has already.
     Cancel = 6,
-    /// Consumer → backend: the session is over; its outstanding requests are cancelled. Not answered.
+    /// Consumer → backend: the session is over; its outstanding requests are cancelled. Not
+    /// answered.
     Close = 7,
-    /// Consumer → backend: an `ioctl`: `file` is its number, the payload its data. Answered by `Response`.
+    /// Consumer → backend: an `ioctl`: `file` is its number, the payload its data. Answered by
+    /// `Response`.
     Control = 8,
-    /// Backend → consumer: the state of `session` changed; payload is the capsule to keep for the next backend.
+    /// Backend → consumer: the state of `session` changed; payload is the capsule to keep for the
+    /// next backend.
     Capsule = 10,
-    /// Consumer → backend, with a tag: asks for the backend's counters as JSON. Answered by `Response`.
+    /// Consumer → backend, with a tag: asks for the backend's counters as JSON. Answered by
+    /// `Response`.
     State = 11,
     /// Consumer → backend: the reader of a stream takes `file` more bytes of records, each with
     /// [`RECORD_OVERHEAD_BYTES`]. Not answered.
     Credit = 12,
-    /// Backend → consumer: one record of a stream, within the credit. `file` is the length of the capsule that ends the
-    /// payload: the state of the session after this record. With [`flags::END`]: no more come; `status` says why.
+    /// Backend → consumer: one record of a stream, within the credit. `file` is the length of the
+    /// capsule that ends the payload: the state of the session after this record. With
+    /// [`flags::END`]: no more come; `status` says why.
     Record = 13,
-    /// Consumer → backend: which node the folder `file` has under the name in the payload. Answered by [`Node`].
+    /// Consumer → backend: which node the folder `file` has under the name in the payload. Answered
+    /// by [`Node`].
     Lookup = 14,
-    /// Consumer → backend: what is in the folder `file`; payload is a [`List`]. Answered by [`Entry`]s.
+    /// Consumer → backend: what is in the folder `file`; payload is a [`List`]. Answered by
+    /// [`Entry`]s.
     List = 15,
     /// Consumer → backend: what the node `file` is like now. Answered by [`Node`].
     Stat = 16,
-    /// Consumer → backend: changes the folder `file`; payload is a [`Change`]. Answered by [`Node`] where one was made.
+    /// Consumer → backend: changes the folder `file`; payload is a [`Change`]. Answered by [`Node`]
+    /// where one was made.
     Change = 17,
-    /// Consumer → backend: bytes at an offset; payload is a [`Range`]. Answered by the bytes; fewer are the end.
+    /// Consumer → backend: bytes at an offset; payload is a [`Range`]. Answered by the bytes; fewer
+    /// are the end.
     ReadAt = 18,
-    /// Consumer → backend: writes at an offset; payload is 8 bytes of offset and the data. Answered by 4 bytes: how many.
+    /// Consumer → backend: writes at an offset; payload is 8 bytes of offset and the data. Answered
+    /// by 4 bytes: how many.
     WriteAt = 19,
-    /// Consumer → backend: changes the attributes of the node `file`; payload is an [`Attributes`]. Answered by [`Node`].
+    /// Consumer → backend: changes the attributes of the node `file`; payload is an [`Attributes`].
+    /// Answered by [`Node`].
     Set = 20,
-    /// Consumer → backend: all that was written in this session shall outlive a power cut. Answered by nothing.
+    /// Consumer → backend: all that was written in this session shall outlive a power cut. Answered
+    /// by nothing.
     Sync = 21,
-    /// Backend → consumer: what poll(2) says of `session` from now on, a file of [`Behaviour::Device`]; `file` has bits of
-    /// [`ready`].
+    /// Backend → consumer: what poll(2) says of `session` from now on, a file of
+    /// [`Behaviour::Device`]; `file` has bits of [`ready`].
     Ready = 22,
-    /// Backend → consumer, last of all: it takes no more. Payload: the tags, 8 bytes each, of the requests that it has taken and does not answer; any other
-    /// request that has no answer it has not taken.
+    /// Backend → consumer, last of all: it takes no more. Payload: the tags, 8 bytes each, of the
+    /// requests that it has taken and does not answer; any other request that has no answer it has
+    /// not taken.
     Leave = 23,
 }
 
@@ -172,7 +191,8 @@ impl TryFrom<u16> for Kind {
     }
 }
 
-/// The fixed head of each message. Byte offsets: kind 0, flags 2, status 4, session 8, tag 16, file 24, length 28.
+/// The fixed head of each message. Byte offsets: kind 0, flags 2, status 4, session 8, tag 16, file
+/// 24, length 28.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The kind of the message.
@@ -295,7 +315,8 @@ pub struct FileExport {
     pub behaviour: Behaviour,
     /// Whether a request that was lost with its backend may be sent to the next one.
     pub idempotent: bool,
-    /// The verb that a domain needs to be allowed to open it; of a folder, to see what is in it and to open that.
+    /// The verb that a domain needs to be allowed to open it; of a folder, to see what is in it and
+    /// to open that.
     pub verb: String,
     /// Of a folder: the verb that a domain needs to change what is in it. None: nobody changes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -306,23 +327,27 @@ pub struct FileExport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Behaviour {
-    /// `open` starts a session; each line written is a request; `read` takes the responses in order, waits while any
-    /// is outstanding, and says end of file when none is. `ioctl` controls the session.
+    /// `open` starts a session; each line written is a request; `read` takes the responses in
+    /// order, waits while any is outstanding, and says end of file when none is. `ioctl` controls
+    /// the session.
     Session,
-    /// Each line written is one request that `write` waits for; an error is the errno of `write`. `read` is as
-    /// `Text`.
+    /// Each line written is one request that `write` waits for; an error is the errno of `write`.
+    /// `read` is as `Text`.
     Control,
-    /// `open` asks for the whole text (a `Request` with an empty payload), `read` takes it by offset.
+    /// `open` asks for the whole text (a `Request` with an empty payload), `read` takes it by
+    /// offset.
     Text,
-    /// Each `read` takes one record that the backend sent by itself, and waits for the next; each `write` is one record
-    /// for the backend, which is refused, if it is, at the next `write`.
+    /// Each `read` takes one record that the backend sent by itself, and waits for the next; each
+    /// `write` is one record for the backend, which is refused, if it is, at the next `write`.
     Stream,
     /// `read` and `write` have offsets; the backend keeps the bytes.
     Random,
-    /// As a character device: `ioctl`, `read` and `write` go to the backend, which may let them wait; poll(2) says what the
-    /// backend said last; where the domain has memory with the service, `mmap` reaches it.
+    /// As a character device: `ioctl`, `read` and `write` go to the backend, which may let them
+    /// wait; poll(2) says what the backend said last; where the domain has memory with the service,
+    /// `mmap` reaches it.
     Device,
-    /// A folder of which only the backend knows what is in it. Called [`OWN_FOLDER`], it is the service's own folder.
+    /// A folder of which only the backend knows what is in it. Called [`OWN_FOLDER`], it is the
+    /// service's own folder.
     Folder,
 }
 
@@ -355,7 +380,8 @@ fn is_zero(value: &u32) -> bool {
     *value == 0
 }
 
-/// One phase of a request's way, in a traced response. 12 bytes: phase 0, reserved 2, nanoseconds 4.
+/// One phase of a request's way, in a traced response. 12 bytes: phase 0, reserved 2,
+/// nanoseconds 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Phase {
     /// The phase: an index into the service's list of names (`wire::directory::PHASES` for the

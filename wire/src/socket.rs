@@ -1,5 +1,5 @@
-//! Services of kind `socket`: connections over one channel between two relays, and what a relay is told by its daemon. Described in
-//! `docs/spec/socket.md`.
+//! Services of kind `socket`: connections over one channel between two relays, and what a relay is
+//! told by its daemon. Described in `docs/spec/socket.md`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,18 +8,21 @@ use serde_json::Value;
 pub const VERSION: u32 = 1;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 16;
-/// Most bytes of a stream behind one header: four frames fill a ring's half, so that one end copies in while the other copies out.
+/// Most bytes of a stream behind one header: four frames fill a ring's half, so that one end copies
+/// in while the other copies out.
 pub const DATA_BYTES_MAX: usize = 32 * 1024;
-/// Bytes of a connection that may be on their way in one direction, or wait at the receiver: the most that a client that never
-/// reads makes its own relay hold.
+/// Bytes of a connection that may be on their way in one direction, or wait at the receiver: the
+/// most that a client that never reads makes its own relay hold.
 pub const WINDOW_BYTES: u32 = 128 * 1024;
 /// Bytes of each ring of the channel between two relays.
 pub const RING_BYTES: u32 = 256 * 1024;
-/// Channels that one domain may have to a service: its relay's, and the one of the relay before, whose end was not noticed yet.
+/// Channels that one domain may have to a service: its relay's, and the one of the relay before,
+/// whose end was not noticed yet.
 pub const CHANNELS_PER_DOMAIN: u32 = 2;
 /// Channels of one service: two for each domain of the largest topology.
 pub const CHANNELS_MAX: u32 = 512;
-/// Longest packet between a daemon and a relay, in bytes: counts of all domains and services of the largest topology.
+/// Longest packet between a daemon and a relay, in bytes: counts of all domains and services of the
+/// largest topology.
 pub const PACKET_BYTES_MAX: usize = 128 * 1024;
 
 /// Offset of the kind, 1 byte.
@@ -252,11 +255,11 @@ pub struct Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Ask {
-    /// The first packet, with descriptors: a pidfd of the domain's first process, the folder of its control socket, and a listening socket of the
-    /// node for each of [`Order::publishes`].
+    /// The first packet, with descriptors: a pidfd of the domain's first process, the folder of its
+    /// control socket, and a listening socket of the node for each of [`Order::publishes`].
     Start(Order),
-    /// The first packet to a relay that is in its domain already, as in a guest: with one descriptor, the folder of its control socket. The order publishes
-    /// nothing.
+    /// The first packet to a relay that is in its domain already, as in a guest: with one
+    /// descriptor, the folder of its control socket. The order publishes nothing.
     StartInside(Order),
     /// Answered by the order that was taken: another daemon looks whether it still holds.
     Order,

@@ -1,7 +1,9 @@
-//! Video4Linux 2, as far as cameras speak it: numbers of ioctls, and the structures that they carry, of 64-bit Linux
-//! (`linux/videodev2.h`). Restricted ioctls of FUSE carry them flat; none of these has a pointer that is followed.
+//! Video4Linux 2, as far as cameras speak it: numbers of ioctls, and the structures that they
+//! carry, of 64-bit Linux (`linux/videodev2.h`). Restricted ioctls of FUSE carry them flat; none of
+//! these has a pointer that is followed.
 //!
-//! A structure is read from bytes of exactly its length, and written back with what its ioctl changes; what is reserved is 0.
+//! A structure is read from bytes of exactly its length, and written back with what its ioctl
+//! changes; what is reserved is 0.
 
 mod fields;
 
@@ -35,7 +37,8 @@ pub mod length {
     pub const INT: usize = 4;
 }
 
-/// Numbers of the ioctls that a camera knows. Each says by itself which way its structure goes, and how long that is.
+/// Numbers of the ioctls that a camera knows. Each says by itself which way its structure goes, and
+/// how long that is.
 pub mod ioctl {
     /// The device's driver, card and capabilities.
     pub const QUERYCAP: u32 = 0x8068_5600;

@@ -1,5 +1,5 @@
-//! How two domains of a Xen hypervisor get the two ends of a channel: what the offerer writes into XenStore, and the page that says
-//! which grants make the region. Described in `docs/spec/xen.md`.
+//! How two domains of a Xen hypervisor get the two ends of a channel: what the offerer writes into
+//! XenStore, and the page that says which grants make the region. Described in `docs/spec/xen.md`.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ pub const MAGIC: u64 = 0x4152_4758_424d_4f54;
 pub const VERSION: u64 = 1;
 /// Bytes of a page, which is what can be granted.
 pub const PAGE_BYTES: usize = 4096;
-/// Most bytes of a ring: the references of such a region have room in the directory, and its pages are half of what the kernel lets a
-/// domain grant from user space (1,024).
+/// Most bytes of a ring: the references of such a region have room in the directory, and its pages
+/// are half of what the kernel lets a domain grant from user space (1,024).
 pub const RING_BYTES_MAX: u32 = 1 << 20;
 /// Most references in a directory: a header page and two rings of [`RING_BYTES_MAX`].
 pub const REFERENCES_MAX: usize = 513;
@@ -21,13 +21,15 @@ pub const OFFSET_MAGIC: usize = 0;
 pub const OFFSET_VERSION: usize = 8;
 /// Where the number of references stands.
 pub const OFFSET_PAGES: usize = 16;
-/// Where the offer's mark stands: numbers of grants and of event channels are used again, by whatever comes next.
+/// Where the offer's mark stands: numbers of grants and of event channels are used again, by
+/// whatever comes next.
 pub const OFFSET_MARK: usize = 24;
 /// Where end 0, the offerer, says that it lives; end 1 by [`END_STRIDE`] further.
 pub const OFFSET_ENDS: usize = 64;
 /// From one end's words to the other's.
 pub const END_STRIDE: usize = 64;
-/// In an end's words: 1 as long as its process lives. The kernel under that process clears the low byte.
+/// In an end's words: 1 as long as its process lives. The kernel under that process clears the low
+/// byte.
 pub const END_ALIVE: usize = 0;
 /// In an end's words: 1 once it has come, for good.
 pub const END_CAME: usize = 8;
@@ -115,7 +117,8 @@ fn number<N: std::str::FromStr>(digits: &str) -> Result<N, BadOffer> {
     digits.parse().ok().filter(|_| plain).ok_or(BadOffer::Form)
 }
 
-/// Whether a channel may have this name: a word of XenStore's paths that is none of its special ones.
+/// Whether a channel may have this name: a word of XenStore's paths that is none of its special
+/// ones.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
@@ -128,8 +131,8 @@ pub fn offer_path(offerer: u16, opener: u16, name: &str) -> String {
     format!("/local/domain/{offerer}/data/tombolo/offer/{opener}/{name}")
 }
 
-/// Where domain `opener` says that it has opened what domain `offerer` offers by this name: the number of the directory page, as long as
-/// it lasts.
+/// Where domain `opener` says that it has opened what domain `offerer` offers by this name: the
+/// number of the directory page, as long as it lasts.
 #[must_use]
 pub fn open_path(offerer: u16, opener: u16, name: &str) -> String {
     format!("/local/domain/{opener}/data/tombolo/open/{offerer}/{name}")

@@ -1,7 +1,9 @@
-//! The figures of the benches: each with the machine and the commit that it was measured on, kept in `docs/figures.tsv`, shown in the
-//! tables of `docs/performance.md`, one column for each machine.
+//! The figures of the benches: each with the machine and the commit that it was measured on, kept
+//! in `docs/figures.tsv`, shown in the tables of `docs/performance.md`, one column for each
+//! machine.
 //!
-//! `tombolo bench SCENARIO --record FILE` writes what is read here. Earlier figures stay in the file, so that a regression is seen.
+//! `tombolo bench SCENARIO --record FILE` writes what is read here. Earlier figures stay in the
+//! file, so that a regression is seen.
 
 mod page;
 
@@ -77,7 +79,8 @@ pub fn add(root: &Path, recordings: &[&str]) -> Result<usize, FigureError> {
     Ok(figures.len() - before)
 }
 
-/// The figures whose code has changed since they were measured, one sentence for each scenario's commit. Nothing where git does not know.
+/// The figures whose code has changed since they were measured, one sentence for each scenario's
+/// commit. Nothing where git does not know.
 pub fn stale(root: &Path) -> Result<Vec<String>, FigureError> {
     let figures = read(root)?;
     let mut groups: BTreeMap<(&str, &[String]), usize> = BTreeMap::new();
@@ -133,7 +136,8 @@ fn keep(file: &Path, text: &str) -> Result<(), FigureError> {
     std::fs::write(file, text).map_err(|source| FigureError::File { file: file.to_owned(), source })
 }
 
-/// The figures of one recording: a line with the environment, then others, those of promises among them.
+/// The figures of one recording: a line with the environment, then others, those of promises among
+/// them.
 fn recorded(file: &Path, commit: &str) -> Result<Vec<Figure>, FigureError> {
     let text = text(file)?;
     let mut head = None;

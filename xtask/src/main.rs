@@ -1,5 +1,6 @@
-//! Chores of the repository that want a program: `cargo xtask tidy` checks what the compiler does not,
-//! `cargo xtask test` runs every test and counts honestly, and `cargo xtask figures` keeps what benches measured.
+//! Chores of the repository that want a program: `cargo xtask tidy` checks what the compiler does
+//! not, `cargo xtask test` runs every test and counts honestly, and `cargo xtask figures` keeps
+//! what benches measured.
 
 mod figures;
 mod test;
@@ -58,7 +59,8 @@ fn add_figures(recordings: &[&str]) -> ExitCode {
 }
 
 fn tidy() -> ExitCode {
-    // Old figures are told, and measured anew before they are quoted; they are no fault of a change.
+    // Old figures are told, and measured anew before they are quoted; they are no fault of a
+    // change.
     match figures::stale(&root()) {
         Ok(said) => said.iter().for_each(|line| println!("note: {line}")),
         Err(error) => {

@@ -1,4 +1,5 @@
-//! Foreign programs: each end is a process that hears and says lines. The reference is `docs/spec/bench-adapter.md`.
+//! Foreign programs: each end is a process that hears and says lines. The reference is
+//! `docs/spec/bench-adapter.md`.
 
 use crate::plan::{Cell, Loop};
 use bench::BenchError;
@@ -16,7 +17,8 @@ pub const PROTOCOL: &str = "ready tombolo-bench-1";
 const SAMPLES_MAX: usize = 1 << 20;
 /// Longest word by which a follower is found.
 const PLACE_BYTES_MAX: usize = 255;
-/// Clocks of two processes are read at different instants; a report that is off by no more is believed.
+/// Clocks of two processes are read at different instants; a report that is off by no more is
+/// believed.
 const TOLERANCE: Duration = Duration::from_millis(5);
 
 /// The work of one repetition, for both ends.

@@ -1,4 +1,5 @@
-//! Claims that a run's launches support: estimates, comparisons with the first subject, deadlines, and where the time goes.
+//! Claims that a run's launches support: estimates, comparisons with the first subject, deadlines,
+//! and where the time goes.
 
 use crate::file;
 use crate::plan::{AGAIN, Cell, Deployment, Plan};
@@ -195,7 +196,8 @@ fn deadline(deadline_ns: u64, latencies: &Latencies, unanswered: u64) -> Option<
     Some(Deadline { deadline_ns, used: [used(0.5)?, used(0.99)?], missed })
 }
 
-/// All medians of a report beside those of the first subject, as one family of comparisons. The A/A arm is one of them, like any other.
+/// All medians of a report beside those of the first subject, as one family of comparisons. The A/A
+/// arm is one of them, like any other.
 fn compare_with_first(plan: &Plan, results: &Results, cells: &mut [CellReport]) {
     let Some(first) = plan.subjects.first() else { return };
     let values = |cell: &Cell, arm: &str| -> Vec<f64> {
@@ -265,7 +267,8 @@ fn failures(failed: Vec<Failed>) -> Vec<(Failed, usize)> {
 }
 
 impl Analysis {
-    /// In how many of how many cells the A/A arm was told apart from itself: each one is a false alarm.
+    /// In how many of how many cells the A/A arm was told apart from itself: each one is a false
+    /// alarm.
     #[must_use]
     pub fn false_alarms(&self) -> (usize, usize) {
         let arms = self.cells.iter().flat_map(|cell| &cell.arms).filter(|arm| arm.arm.ends_with(AGAIN));

@@ -1,4 +1,5 @@
-//! Two runs of a plan held against each other: a gate for regressions, and a table for a pull request.
+//! Two runs of a plan held against each other: a gate for regressions, and a table for a pull
+//! request.
 
 use crate::analysis::{Analysis, CellReport, analyse};
 use crate::plan::{AGAIN, Cell};
@@ -57,7 +58,8 @@ pub struct Changes {
     pub threshold: f64,
 }
 
-/// Compares the results of two directories. Medians that grew by less than `threshold` (0.05: 5 %) are no regressions.
+/// Compares the results of two directories. Medians that grew by less than `threshold` (0.05: 5 %)
+/// are no regressions.
 ///
 /// # Errors
 /// [`CompareError`].

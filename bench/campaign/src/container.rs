@@ -1,5 +1,6 @@
-//! A container by runc for one worker: namespaces of its own for processes, mounts, names and memory, the network namespace of its end, no capability but
-//! that for raw sockets, and of the machine's files only its programs and libraries, for reading.
+//! A container by runc for one worker: namespaces of its own for processes, mounts, names and
+//! memory, the network namespace of its end, no capability but that for raw sockets, and of the
+//! machine's files only its programs and libraries, for reading.
 
 use bench::BenchError;
 use serde_json::{Value, json};
@@ -14,7 +15,8 @@ const PROGRAMS: &str = "/programs";
 /// Where the loader and the libraries are: folders, or links into `/usr`.
 const LIBRARIES: [&str; 3] = ["/lib", "/lib64", "/bin"];
 
-/// The command that runs the program in a container until it ends. The bundle is made in `folder`, and the network is that of a process.
+/// The command that runs the program in a container until it ends. The bundle is made in `folder`,
+/// and the network is that of a process.
 ///
 /// # Errors
 /// Where the bundle can't be made.

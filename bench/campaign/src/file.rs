@@ -1,5 +1,5 @@
-//! From TOML to a plan: types, known keys, bounds, and what contradicts itself; each with its line, its column, and what was probably
-//! meant. The reference of the file is `docs/bench.md`.
+//! From TOML to a plan: types, known keys, bounds, and what contradicts itself; each with its line,
+//! its column, and what was probably meant. The reference of the file is `docs/bench.md`.
 
 use crate::plan::{Deployment, Loop, Plan};
 use crate::subject;
@@ -29,7 +29,8 @@ const KEYS: [&str; 13] = [
 ];
 /// Launches: one measures something, and beyond a thousand nobody waits.
 const LAUNCHES: RangeInclusive<i64> = 1..=1_000;
-/// A window: long enough for one slow exchange, short enough that all samples can be kept in their order.
+/// A window: long enough for one slow exchange, short enough that all samples can be kept in their
+/// order.
 const WINDOW_NS: RangeInclusive<u64> = 1_000_000..=60_000_000_000;
 /// A peer's silence.
 const PATIENCE_NS: RangeInclusive<u64> = 100_000_000..=300_000_000_000;

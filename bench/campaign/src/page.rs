@@ -1,4 +1,5 @@
-//! The report: one HTML file that needs nothing else, from `file://`, in light and dark, on a telephone and on paper.
+//! The report: one HTML file that needs nothing else, from `file://`, in light and dark, on a
+//! telephone and on paper.
 
 use crate::analysis::{Analysis, ArmReport, CellReport, Deadline, sentence};
 use crate::plan::{Deployment, Loop};

@@ -157,8 +157,9 @@ impl Plan {
         self.subjects.iter().cloned().chain(again).collect()
     }
 
-    /// Everything to measure, in the order in which it is measured: launch after launch; in each, cells in an order of the
-    /// seed, and the arms of a cell one after the other in an order of the seed. So what changes with time changes all arms of a cell alike.
+    /// Everything to measure, in the order in which it is measured: launch after launch; in each,
+    /// cells in an order of the seed, and the arms of a cell one after the other in an order of the
+    /// seed. So what changes with time changes all arms of a cell alike.
     #[must_use]
     pub fn order(&self) -> Vec<Repeat> {
         let mut random = SplitMix(self.seed);
@@ -188,7 +189,8 @@ impl Plan {
         self.window + around
     }
 
-    /// The seed of a repetition: of its circumstances alone, so that all arms of a cell have the same schedule.
+    /// The seed of a repetition: of its circumstances alone, so that all arms of a cell have the
+    /// same schedule.
     #[must_use]
     pub fn seed_of(&self, repeat: &Repeat) -> u64 {
         let text = format!("{} {} {}", self.seed, repeat.launch, repeat.cell);

@@ -1,5 +1,5 @@
-//! The lines of `results.jsonl`: what was measured, as it was measured, one JSON object a line. The reference is
-//! `docs/spec/bench-results.md`.
+//! The lines of `results.jsonl`: what was measured, as it was measured, one JSON object a line. The
+//! reference is `docs/spec/bench-results.md`.
 
 use crate::plan::{Cell, Deployment, Loop, Plan, Repeat};
 use bench::core_line::State;
@@ -85,7 +85,8 @@ pub struct Measured {
     pub operations: u64,
     /// Requests that were not.
     pub unanswered: u64,
-    /// Of the operations, those at the beginning that count as warm-up and are not among the latencies.
+    /// Of the operations, those at the beginning that count as warm-up and are not among the
+    /// latencies.
     pub warm_up: u64,
     /// Whether no end of the warm-up was found: then all operations are among the latencies.
     pub is_unsettled: bool,
@@ -143,7 +144,8 @@ impl From<&Cell> for Where {
 }
 
 impl Where {
-    /// The cell; `None` where another version of the program wrote words that this one does not know.
+    /// The cell; `None` where another version of the program wrote words that this one does not
+    /// know.
     #[must_use]
     pub fn cell(&self) -> Option<Cell> {
         let deployment = Deployment::ALL.into_iter().find(|known| known.word() == self.deployment)?;
@@ -221,7 +223,8 @@ pub struct Records {
     pub end: Option<End>,
 }
 
-/// Reads the results of a run's directory. A last line that was torn by a kill or a full disk is left out.
+/// Reads the results of a run's directory. A last line that was torn by a kill or a full disk is
+/// left out.
 ///
 /// # Errors
 /// [`RecordError`].

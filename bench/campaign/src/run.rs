@@ -1,4 +1,5 @@
-//! Measures a plan: repetition after repetition, each with processes of its own, each written down before the next begins.
+//! Measures a plan: repetition after repetition, each with processes of its own, each written down
+//! before the next begins.
 
 use crate::adapter::{self, Asked};
 use crate::plan::{Deployment, Loop, Plan, Repeat};
@@ -14,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// After so many failures in one cell an arm is not tried there again: what hangs would take its patience each time.
+/// After so many failures in one cell an arm is not tried there again: what hangs would take its
+/// patience each time.
 const FAILURES_MAX: usize = 3;
 /// Workers that take part in one repetition.
 const ENDS: usize = 2;
@@ -94,7 +96,8 @@ pub struct Outcome {
 /// Measures what the plan asks for and the directory does not have yet.
 ///
 /// # Errors
-/// [`RunError`]; a subject that is missing, hangs, dies or lies is no error, but is written down as such.
+/// [`RunError`]; a subject that is missing, hangs, dies or lies is no error, but is written down as
+/// such.
 pub fn run(request: &Request<'_>, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
     let plan = request.plan;
     let before = before(request)?;
@@ -213,7 +216,8 @@ impl Campaign<'_> {
             }
             let line = match self.measure(repeat) {
                 Ok(measured) => Line::Measured(Box::new(measured)),
-                // A Ctrl-C at a terminal reaches the workers, too: their end is no failure of theirs.
+                // A Ctrl-C at a terminal reaches the workers, too: their end is no failure of
+                // theirs.
                 Err(_) if watcher.is_over() => return Ok(order.len() - done),
                 Err(error) => {
                     *self.failures.entry(anywhere).or_default() += 1;

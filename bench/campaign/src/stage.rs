@@ -1,4 +1,5 @@
-//! Where the two ends of a repetition are: processes of the machine, network namespaces joined by a veth, containers in these.
+//! Where the two ends of a repetition are: processes of the machine, network namespaces joined by a
+//! veth, containers in these.
 
 use crate::container;
 use crate::plan::Deployment;
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Ends what is left of the containers, then takes names in `/dev/shm` away; the arguments are the folder and what these names start with.
+/// Ends what is left of the containers, then takes names in `/dev/shm` away; the arguments are the
+/// folder and what these names start with.
 const SWEEP: &str = "if [ -d \"$1/runc\" ]; then \
     for id in $(runc --root \"$1/runc\" list -q); do runc --root \"$1/runc\" delete -f \"$id\"; done; fi; \
     rm -f \"/dev/shm/$2\"*";

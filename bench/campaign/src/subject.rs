@@ -14,7 +14,8 @@ pub const EXEC: &str = "exec:";
 const RING_BYTES: usize = 1 << 20;
 /// So many of the longest message fit into a ring.
 const RING_MESSAGES: usize = 4;
-/// Longest payload of a datagram of IP version 4: 65,535 bytes less the headers of IP and UDP, or ICMP.
+/// Longest payload of a datagram of IP version 4: 65,535 bytes less the headers of IP and UDP, or
+/// ICMP.
 const DATAGRAM_BYTES: usize = 65_535 - 20 - 8;
 
 /// The worker with what is ours and the kernel's, and those with other people's.

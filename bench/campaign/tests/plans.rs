@@ -1,4 +1,5 @@
-//! Plans for real, as short as they can be: that every subject and every deployment that this machine has works, not how fast.
+//! Plans for real, as short as they can be: that every subject and every deployment that this
+//! machine has works, not how fast.
 
 use campaign::analysis::analyse;
 use campaign::plan::Plan;

@@ -1,5 +1,7 @@
-//! gRPC by tonic: one call that streams both ways, over a Unix socket, or over TCP and TLS from node to node. The messages are bytes as they are (what protobuf would add is not
-//! measured), and each side has one thread, on which the connection is driven while the worker waits: nothing is handed from thread to thread.
+//! gRPC by tonic: one call that streams both ways, over a Unix socket, or over TCP and TLS from
+//! node to node. The messages are bytes as they are (what protobuf would add is not measured), and
+//! each side has one thread, on which the connection is driven while the worker waits: nothing is
+//! handed from thread to thread.
 
 use crate::pieces::Pieces;
 use bench::channel::meeting::Meeting;
@@ -248,7 +250,8 @@ impl Grpc {
     }
 }
 
-/// Waits until both have come this far, and drives the connection meanwhile: the leader's greeting is not yet on its way.
+/// Waits until both have come this far, and drives the connection meanwhile: the leader's greeting
+/// is not yet on its way.
 fn drive_until_together(runtime: &Runtime, meeting: &mut Meeting, role: Role) -> io::Result<()> {
     let (tell, told) = oneshot::channel();
     std::thread::scope(|scope| {
@@ -381,7 +384,8 @@ impl Drop for Grpc {
     fn drop(&mut self) {
         self.outward = None;
         if self.role == Role::Follow {
-            // The last message is on its way until the leader has let go; what it says of that, or that it takes too long, changes nothing.
+            // The last message is on its way until the leader has let go; what it says of that, or
+            // that it takes too long, changes nothing.
             let inward = &mut self.inward;
             let over = async { while let Ok(Some(_)) = inward.message().await {} };
             let _over = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, over).await });

@@ -28,7 +28,8 @@ fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result
 
 fn main() -> std::process::ExitCode {
     if std::env::args().nth(1).is_some_and(|word| word == SWEEP) {
-        // zenoh leaves names of shared memory behind when a program ends, and takes them away itself when another asks it to.
+        // zenoh leaves names of shared memory behind when a program ends, and takes them away
+        // itself when another asks it to.
         ::zenoh::shm::cleanup_orphaned_shm_segments();
         return std::process::ExitCode::SUCCESS;
     }

@@ -7,7 +7,8 @@ use std::io;
 /// The message that says that everything was taken.
 const TAKEN: [u8; 1] = [1];
 
-/// Cuts long messages into pieces, each a message of the transport. They are looked at as they come: nobody puts them together.
+/// Cuts long messages into pieces, each a message of the transport. They are looked at as they
+/// come: nobody puts them together.
 pub struct Pieces<T> {
     transport: T,
     message_bytes: usize,

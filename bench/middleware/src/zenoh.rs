@@ -1,5 +1,6 @@
-//! zenoh: two peers without a router and without scouting, joined by a Unix socket. Each publishes what the other subscribes to. Messages that are
-//! long enough are written into shared memory; nothing is dropped.
+//! zenoh: two peers without a router and without scouting, joined by a Unix socket. Each publishes
+//! what the other subscribes to. Messages that are long enough are written into shared memory;
+//! nothing is dropped.
 
 use bench::channel::meeting::Meeting;
 use bench::channel::task::{Role, Tale, Task, Work};
@@ -125,7 +126,8 @@ impl Zenoh {
         Ok(end)
     }
 
-    /// Says hello, an empty message, until the other's has come: only then both know what the other subscribes to. Some more may come later.
+    /// Says hello, an empty message, until the other's has come: only then both know what the other
+    /// subscribes to. Some more may come later.
     fn greet(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {

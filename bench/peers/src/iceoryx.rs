@@ -1,5 +1,6 @@
-//! iceoryx2: one service of slices of bytes for each direction, no overflow, the sender waiting for room, so that nothing
-//! is lost. The receiver polls, or sleeps on a listener that the sender notifies after each sample.
+//! iceoryx2: one service of slices of bytes for each direction, no overflow, the sender waiting for
+//! room, so that nothing is lost. The receiver polls, or sleeps on a listener that the sender
+//! notifies after each sample.
 
 use bench::channel::meeting::Meeting;
 use bench::channel::task::{Means, Role, Tale, Task};

@@ -1,4 +1,5 @@
-//! One end of what `tombolo bench channel` measures, with iceoryx2: as `channel-worker`, and that besides.
+//! One end of what `tombolo bench channel` measures, with iceoryx2: as `channel-worker`, and that
+//! besides.
 
 mod iceoryx;
 

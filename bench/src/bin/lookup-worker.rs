@@ -1,5 +1,6 @@
-//! Looks names up inside a domain, as told on the standard input. A program of its own, and a dynamic one, because it has to
-//! take the ways that programs take: the C library, and what `LD_PRELOAD` makes of it.
+//! Looks names up inside a domain, as told on the standard input. A program of its own, and a
+//! dynamic one, because it has to take the ways that programs take: the C library, and what
+//! `LD_PRELOAD` makes of it.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! A client or a server of stream sockets that knows nothing of us: plain calls of the standard library.
+//! A client or a server of stream sockets that knows nothing of us: plain calls of the standard
+//! library.
 
 use std::process::ExitCode;
 

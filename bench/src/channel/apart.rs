@@ -1,5 +1,5 @@
-//! How two workers meet that share neither files nor memory, because one of them is in a guest: by a channel service that the
-//! follower offers, or by an address.
+//! How two workers meet that share neither files nor memory, because one of them is in a guest: by
+//! a channel service that the follower offers, or by an address.
 
 use super::task::{Means, Role, Tale, Task};
 use super::transport::{Bytes, Impatient, Job as _, Spinning, Tombolo};
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long it may take to find each other: a device is plugged into a guest meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A connection on which nothing goes for so long has stalled: a thousand times what the slowest operation takes.
+/// A connection on which nothing goes for so long has stalled: a thousand times what the slowest
+/// operation takes.
 const STALL: Duration = Duration::from_secs(3);
 /// The entrance that a program names to the daemon: the program itself, no entrance of ours.
 const ENTRANCE: &str = "api";
@@ -127,7 +128,8 @@ mod tests {
     use crate::channel::work::converse;
     use std::sync::mpsc;
 
-    /// An address of the loopback from which no connection leaves: a port of it that was free stays so.
+    /// An address of the loopback from which no connection leaves: a port of it that was free stays
+    /// so.
     const APART: &str = "127.0.80.1";
 
     fn task(role: Role, work: Work, port: u16) -> Task {

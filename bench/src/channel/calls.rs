@@ -1,5 +1,5 @@
-//! Counting the system calls of a process, all of them, by strace(1). A traced process is many times slower in each call, so
-//! this is done in a transfer of its own, whose times are not used.
+//! Counting the system calls of a process, all of them, by strace(1). A traced process is many
+//! times slower in each call, so this is done in a transfer of its own, whose times are not used.
 
 use crate::scenario::BenchError;
 use rustix::process::Signal;
@@ -63,7 +63,8 @@ impl Trace {
     }
 
     fn end(&mut self) {
-        // Told to end, it lets go of the process and writes down what it has. It may have ended with the process.
+        // Told to end, it lets go of the process and writes down what it has. It may have ended
+        // with the process.
         let _ = sys::process::kill(self.strace.id(), Signal::TERM);
         let _ = self.strace.wait();
     }
@@ -77,7 +78,8 @@ impl Drop for Trace {
     }
 }
 
-/// Lines are `PID CALL(...) = RESULT`; a call that others interrupt has two, of which the second says `resumed`.
+/// Lines are `PID CALL(...) = RESULT`; a call that others interrupt has two, of which the second
+/// says `resumed`.
 fn between_marks(trace: &str) -> u64 {
     let calls = trace.lines().filter(|line| {
         line.contains('(') && !line.contains(" resumed>") && !line.contains("--- ") && !line.contains("+++ ")

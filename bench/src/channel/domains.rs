@@ -1,6 +1,6 @@
-//! Two domains of a node of the bench's own, and a channel service between them: for channels that are made by the daemon. The
-//! domains are processes that sleep; the workers speak over the domains' control sockets, which is what makes them programs of these
-//! domains.
+//! Two domains of a node of the bench's own, and a channel service between them: for channels that
+//! are made by the daemon. The domains are processes that sleep; the workers speak over the
+//! domains' control sockets, which is what makes them programs of these domains.
 
 use crate::node::Node;
 use crate::scenario::BenchError;
@@ -17,7 +17,8 @@ pub const SERVICE: &str = "messages";
 pub struct Domains(Node);
 
 impl Domains {
-    /// Brings them up, in `folder`, with the `tombolo` that lies beside `binary`; `undo` learns how they are brought down.
+    /// Brings them up, in `folder`, with the `tombolo` that lies beside `binary`; `undo` learns how
+    /// they are brought down.
     ///
     /// # Errors
     /// Where they do not come up here.

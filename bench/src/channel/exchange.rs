@@ -12,7 +12,8 @@ use sys::clock::clock_ns;
 
 /// Samples that are kept, in their order, before they become a histogram: 16 MiB.
 const SAMPLES_MAX: usize = 1 << 20;
-/// An open loop sleeps until so long before a request is due, and then looks at the clock: a sleep ends some 50 us late.
+/// An open loop sleeps until so long before a request is due, and then looks at the clock: a sleep
+/// ends some 50 us late.
 const AWAKE_BEFORE_NS: u64 = 150_000;
 /// Answers with earlier numbers that are passed over while one is waited for.
 const LATE_MAX: usize = 1_000;

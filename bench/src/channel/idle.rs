@@ -9,15 +9,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Descriptors of one open channel: those of its end, its lifeline, and the region once more, to look at.
+/// Descriptors of one open channel: those of its end, its lifeline, and the region once more, to
+/// look at.
 const DESCRIPTORS: u64 = channel::End::DESCRIPTORS as u64 + 2;
 /// A block of stat(2).
 const BLOCK_BYTES: u64 = 512;
 /// Descriptors that a worker has beside its channels.
 const OTHERS: u64 = 64;
 
-/// Makes the channels, sends a message each way over each, goes to sleep on all of them at once, and stays asleep until
-/// the next line of the conversation. `primed` is said before the last sleep.
+/// Makes the channels, sends a message each way over each, goes to sleep on all of them at once,
+/// and stays asleep until the next line of the conversation. `primed` is said before the last
+/// sleep.
 ///
 /// # Errors
 /// Where something can't be made, and `Unsupported` for other means than ours.
@@ -58,7 +60,8 @@ pub fn run(task: &Task, channels: u32, talk: &mut Talk<'_>) -> io::Result<Tale> 
     Ok(Tale { operations: u64::from(channels), resident_bytes, ..Tale::default() })
 }
 
-/// As an event loop does: one poll(2) on the doorbells of all, and on its other business, the standard input.
+/// As an event loop does: one poll(2) on the doorbells of all, and on its other business, the
+/// standard input.
 fn sleep(all: &mut [Tombolo]) -> io::Result<()> {
     let input = io::stdin();
     let mut descriptors = vec![PollFd::new(&input, PollFlags::IN)];
@@ -67,7 +70,8 @@ fn sleep(all: &mut [Tombolo]) -> io::Result<()> {
         [of_one.doorbell, of_one.lifeline].map(|each| PollFd::from_borrowed_fd(each, PollFlags::IN))
     }));
     rustix::io::retry_on_intr(|| poll(&mut descriptors, None))?;
-    // Whatever rang: it is over. Nobody should have, and the leader's tale would show it as processor time.
+    // Whatever rang: it is over. Nobody should have, and the leader's tale would show it as
+    // processor time.
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! How two workers find each other: a Unix socket at a path, over which descriptors and words are passed.
+//! How two workers find each other: a Unix socket at a path, over which descriptors and words are
+//! passed.
 
 use super::task::Role;
 use std::io;
@@ -58,7 +59,8 @@ impl Meeting {
     /// Takes what the other has given. The two take turns, so that no two words run together.
     ///
     /// # Errors
-    /// Those of recvmsg(2); `UnexpectedEof` where the other is gone, `InvalidData` for other descriptors than `count`.
+    /// Those of recvmsg(2); `UnexpectedEof` where the other is gone, `InvalidData` for other
+    /// descriptors than `count`.
     pub fn take(&mut self, count: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         let mut word = [0; WORD_BYTES];
         let (length, descriptors) =

@@ -1,7 +1,9 @@
-//! Messages between two processes: our channels beside what else a machine offers, and beside the limits of the machine.
+//! Messages between two processes: our channels beside what else a machine offers, and beside the
+//! limits of the machine.
 //!
-//! Each arm has two workers, a leader and a follower, processes of their own that are started afresh for each launch and
-//! stay on a processor each. For each repetition they make what carries the messages anew.
+//! Each arm has two workers, a leader and a follower, processes of their own that are started
+//! afresh for each launch and stay on a processor each. For each repetition they make what carries
+//! the messages anew.
 
 pub mod apart;
 pub mod between;

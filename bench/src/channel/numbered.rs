@@ -1,9 +1,10 @@
-//! Messages that can be told apart: each has a number and a checksum, so that an answer that is late, repeated, torn or
-//! invented is not taken for the one that was waited for.
+//! Messages that can be told apart: each has a number and a checksum, so that an answer that is
+//! late, repeated, torn or invented is not taken for the one that was waited for.
 //!
-//! The first byte says whether it is the last (as for all messages of the bench), seven bytes are the number, eight the checksum, both little
-//! endian; then the body. Some words of the body change with the number, at places that move along, and the checksum covers
-//! them: in a run every place is looked at, and no message costs more than eight places.
+//! The first byte says whether it is the last (as for all messages of the bench), seven bytes are
+//! the number, eight the checksum, both little endian; then the body. Some words of the body change
+//! with the number, at places that move along, and the checksum covers them: in a run every place
+//! is looked at, and no message costs more than eight places.
 
 use super::task::MORE;
 use statistics::SplitMix;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 const GROUPS: [(&str, &str); 2] =
     [("/sys/fs/cgroup/memory", "memory.usage_in_bytes"), ("/sys/fs/cgroup", "memory.current")];
 
-/// Processor time of a process of one thread, in ns, as the scheduler counts it: exact while it sleeps.
+/// Processor time of a process of one thread, in ns, as the scheduler counts it: exact while it
+/// sleeps.
 ///
 /// # Errors
 /// Where the kernel does not tell.

@@ -1,5 +1,5 @@
-//! From the first contact of two processes to the first answer: connect, and whatever has to be made and passed before
-//! a message goes there and one comes back.
+//! From the first contact of two processes to the first answer: connect, and whatever has to be
+//! made and passed before a message goes there and one comes back.
 
 use super::meeting::{Meeting, Place};
 use super::task::{MORE, Means, Role, Tale, Task};
@@ -86,7 +86,8 @@ fn first_answer(task: &Task, port: u16, latencies: &mut Latencies, begin: u64) -
     Ok(())
 }
 
-/// As a program of the domain does it: connect to the control socket, ask for the service, get an end.
+/// As a program of the domain does it: connect to the control socket, ask for the service, get an
+/// end.
 fn open_by_daemon(control: &Path, name: &str) -> io::Result<End> {
     let deadline = Instant::now() + PATIENCE;
     let mut control = Control::connect(control).map_err(io::Error::other)?;

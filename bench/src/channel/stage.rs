@@ -1,5 +1,5 @@
-//! Where the workers live: a folder, two network namespaces joined by a veth where we may make them, and whatever is
-//! cleaned up afterwards.
+//! Where the workers live: a folder, two network namespaces joined by a veth where we may make
+//! them, and whatever is cleaned up afterwards.
 
 use super::domains::Domains;
 use super::plan::{Arm, Surroundings};
@@ -22,7 +22,8 @@ pub const LINE: &str = "line";
 /// A peer that is silent for so many ms is lost to TIPC: as long as to a link of the bench.
 const TOLERANCE_MS: &str = "10000";
 
-/// A namespace with nothing but loopback; it stays until the input ends. Nobody reads what it says then: the `cat` of busybox would notice, and end.
+/// A namespace with nothing but loopback; it stays until the input ends. Nobody reads what it says
+/// then: the `cat` of busybox would notice, and end.
 const ALONE: &str = "set -e
 ip link set lo up
 echo up
@@ -182,10 +183,12 @@ impl Network {
             .try_for_each(|child| ip(child.id(), &["link", "set", LINE, "mtu", &bytes]))
     }
 
-    /// From now on TIPC finds the other end. That takes it a moment, and it says nothing; who connects tries until then.
+    /// From now on TIPC finds the other end. That takes it a moment, and it says nothing; who
+    /// connects tries until then.
     ///
     /// # Errors
-    /// `Unsupported`, with what to do, where the kernel has no TIPC; [`BenchError::Missing`] without its tool; what that says.
+    /// `Unsupported`, with what to do, where the kernel has no TIPC; [`BenchError::Missing`]
+    /// without its tool; what that says.
     pub fn join_by_tipc(&self) -> Result<(), BenchError> {
         transport::check_tipc().map_err(BenchError::io("asking for TIPC"))?;
         check_programs(&["tipc"])?;

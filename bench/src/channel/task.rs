@@ -53,7 +53,8 @@ pub enum Means {
     },
     /// `memcpy` in one process: the limit of any copy.
     Copy {
-        /// From and to how many bytes it copies, one message after the other and from the start again.
+        /// From and to how many bytes it copies, one message after the other and from the start
+        /// again.
         walk_bytes: usize,
     },
     /// A channel of ours that the daemon makes; for set-ups only.
@@ -65,7 +66,8 @@ pub enum Means {
         /// The service.
         name: String,
     },
-    /// A channel of ours between two domains, of which one may be a virtual machine: the follower offers it, the leader opens it.
+    /// A channel of ours between two domains, of which one may be a virtual machine: the follower
+    /// offers it, the leader opens it.
     Offered {
         /// Control socket of the worker's own domain.
         control: PathBuf,
@@ -73,10 +75,12 @@ pub enum Means {
         name: String,
         /// How both ends wait.
         waiting: Waiting,
-        /// Whether the channel of the task before is closed and another made, in place of going on with it.
+        /// Whether the channel of the task before is closed and another made, in place of going on
+        /// with it.
         anew: bool,
     },
-    /// TCP between two machines: the follower listens at this address and port, and whoever waits too long says so.
+    /// TCP between two machines: the follower listens at this address and port, and whoever waits
+    /// too long says so.
     Network {
         /// Address of the follower.
         address: String,
@@ -162,16 +166,19 @@ pub enum Work {
         /// How often.
         times: u32,
     },
-    /// Many channels, of which each has carried a message there and back, and on which both ends sleep.
+    /// Many channels, of which each has carried a message there and back, and on which both ends
+    /// sleep.
     Idle {
         /// How many.
         channels: u32,
     },
-    /// A message there and back; then both ends sleep until the leader is given a line, and a message ends it.
+    /// A message there and back; then both ends sleep until the leader is given a line, and a
+    /// message ends it.
     Rest,
 }
 
-/// Requests that are answered, each with a number and a checksum, so that a peer that answers something else is found.
+/// Requests that are answered, each with a number and a checksum, so that a peer that answers
+/// something else is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     /// When requests are due.
@@ -213,7 +220,8 @@ pub struct Task {
     pub work: Work,
     /// Bytes of a message, at least 1.
     pub bytes: usize,
-    /// A path that is free for a Unix socket, by which the two find each other; [`Means::Offered`] and [`Means::Network`] need none.
+    /// A path that is free for a Unix socket, by which the two find each other; [`Means::Offered`]
+    /// and [`Means::Network`] need none.
     pub meeting: PathBuf,
     /// The processor to stay on; `None`: wherever the scheduler wants it.
     pub processor: Option<u32>,
@@ -245,7 +253,8 @@ pub struct Tale {
     /// Messages whose number or checksum was not right.
     #[serde(default)]
     pub wrong: u64,
-    /// Operations at the beginning that are not among the latencies, because they were of the warm-up.
+    /// Operations at the beginning that are not among the latencies, because they were of the
+    /// warm-up.
     #[serde(default)]
     pub warm_up: u64,
     /// Whether there was no end of the warm-up: then all operations are among the latencies.

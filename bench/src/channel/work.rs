@@ -1,8 +1,8 @@
 //! The life of a worker: it meets the other, works with it, and tells.
 //!
-//! The conversation, a line each: the worker says `ready`; it is given a [`Task`]; a follower says `waiting` when the
-//! leader may come; both say `primed` when what carries the messages stands; both are given a line to begin, and
-//! answer with a [`Tale`]. The end of the input ends it.
+//! The conversation, a line each: the worker says `ready`; it is given a [`Task`]; a follower says
+//! `waiting` when the leader may come; both say `primed` when what carries the messages stands;
+//! both are given a line to begin, and answer with a [`Tale`]. The end of the input ends it.
 
 use super::calls::mark;
 use super::meeting::{Meeting, Place};
@@ -17,7 +17,8 @@ use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 use sys::clock::clock_ns;
 
-/// Bytes between two looks at the clock while streaming: it costs a message of 64 bytes less than a tenth of a ns.
+/// Bytes between two looks at the clock while streaming: it costs a message of 64 bytes less than a
+/// tenth of a ns.
 const BYTES_PER_LOOK: usize = 16 << 10;
 
 /// The conversation of a worker.
@@ -70,7 +71,8 @@ pub fn converse(talk: &mut Talk<'_>, with: With) -> io::Result<()> {
     let allowed = sys::processor::allowed()?;
     while let Some(line) = next_line(talk.input)? {
         let task: Task = serde_json::from_str(&line).map_err(io::Error::other)?;
-        // One task may have stayed on a processor, and the next may go where the scheduler wants it.
+        // One task may have stayed on a processor, and the next may go where the scheduler wants
+        // it.
         sys::processor::pin(task.processor.as_ref().map_or(&allowed, std::slice::from_ref))?;
         let tale = match task.work {
             _ if task.means.is_apart() => apart.carry(&task, talk)?,
@@ -279,7 +281,8 @@ fn pour(transport: &mut impl Transport, bytes: usize, warm_up_ns: u64, window_ns
     };
     let start = clock_ns();
     pour_until(start + warm_up_ns)?;
-    // What is on its way now and arrives in the window does not count: an error against the fast, and a small one.
+    // What is on its way now and arrives in the window does not count: an error against the fast,
+    // and a small one.
     let opens = clock_ns();
     let operations = pour_until(opens + window_ns)?;
     finish(transport, bytes)?;
@@ -392,7 +395,8 @@ mod tests {
         serde_json::from_str(text.lines().last().unwrap_or_default()).expect("a tale")
     }
 
-    /// Both workers in one process, in two threads. They share a processor: only what can sleep ends in time.
+    /// Both workers in one process, in two threads. They share a processor: only what can sleep
+    /// ends in time.
     fn tales(means: &Means, work: Work) -> (Tale, Tale) {
         let folder = tempfile::tempdir().expect("a folder");
         let [lead, follow] =

@@ -1,5 +1,6 @@
-//! Look-ups of names in a virtual machine, through each entrance of the directory service, beside the guest's own resolver over a
-//! virtio-net card; and how long it takes from nothing to the first answer.
+//! Look-ups of names in a virtual machine, through each entrance of the directory service, beside
+//! the guest's own resolver over a virtio-net card; and how long it takes from nothing to the first
+//! answer.
 
 use super::place::{Place, SUFFIX};
 use super::{Arm, Bench, CACHES, Plan};
@@ -92,7 +93,8 @@ impl Scenario for Guest {
     }
 }
 
-/// Brings the domain up where nothing runs yet, and asks for a name in it; how long that took, in s.
+/// Brings the domain up where nothing runs yet, and asks for a name in it; how long that took, in
+/// s.
 fn first_name(place: &mut Place, cache: &str) -> Result<f64, BenchError> {
     let begin = Instant::now();
     place.up(DOMAINS, cache)?;

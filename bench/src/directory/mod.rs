@@ -1,9 +1,10 @@
-//! Look-ups of names from 1 to 32 domains, through each entrance of the directory service, beside domains that have a
-//! network and resolve by themselves. All ask the same dnsmasq for the same names.
+//! Look-ups of names from 1 to 32 domains, through each entrance of the directory service, beside
+//! domains that have a network and resolve by themselves. All ask the same dnsmasq for the same
+//! names.
 //!
-//! Each worker asks as fast as it is answered, one question at a time, and stays on one processor (domain 0 on the
-//! first, domain 1 on the second, ...). Everything else (frontends, the backend, dnsmasq) runs where the scheduler puts
-//! it, in all arms alike.
+//! Each worker asks as fast as it is answered, one question at a time, and stays on one processor
+//! (domain 0 on the first, domain 1 on the second, ...). Everything else (frontends, the backend,
+//! dnsmasq) runs where the scheduler puts it, in all arms alike.
 
 pub mod guest;
 pub mod naive;
@@ -38,7 +39,8 @@ const QUICK_WINDOW: Duration = Duration::from_millis(300);
 const WARM_UP: Duration = Duration::from_millis(150);
 /// Between the word to begin and the beginning: the word has to reach every worker.
 const LEAD: Duration = Duration::from_millis(40);
-/// Different names: few enough for any cache, many enough that two workers seldom ask for the same one at once.
+/// Different names: few enough for any cache, many enough that two workers seldom ask for the same
+/// one at once.
 const NAMES: usize = 64;
 /// The figure behind `directory.memory.domain`.
 const MEMORY: &str = "memory per further domain";
@@ -419,12 +421,14 @@ impl Bench<'_> {
         act(self.workers.get_mut(&(arm, number)).ok_or_else(none)?)
     }
 
-    /// Whether the workers are not in the control groups of the node's domains, as all workers in guests are.
+    /// Whether the workers are not in the control groups of the node's domains, as all workers in
+    /// guests are.
     fn are_workers_apart(&self, arm: Arm) -> bool {
         arm == Arm::Naive && !self.place.has_guest()
     }
 
-    /// Processor time of everything beside the workers themselves, where they are apart, or of everything.
+    /// Processor time of everything beside the workers themselves, where they are apart, or of
+    /// everything.
     fn processor_ns(&self, arm: Arm) -> Option<u64> {
         if self.are_workers_apart(arm) {
             usage::name_server_processor_ns(&self.place)

@@ -1,4 +1,5 @@
-//! The naive arm: a domain that has a network of its own (a veth on the bridge, or a guest's network card) and resolves by itself.
+//! The naive arm: a domain that has a network of its own (a veth on the bridge, or a guest's
+//! network card) and resolves by itself.
 
 use super::place::{NAME_SERVER, PROGRAMS, Place};
 use crate::machine::{finish, inside};
@@ -14,7 +15,8 @@ echo alone
 read -r _
 exec \"$2\"";
 
-/// In a guest: as every other program of it, but with the name server's address in place of ours, which only this process sees.
+/// In a guest: as every other program of it, but with the name server's address in place of ours,
+/// which only this process sees.
 const IN_GUEST: &str = "set -e
 echo \"nameserver $1\" >/tmp/resolv.conf
 exec unshare -m sh -c 'mount --bind /tmp/resolv.conf /etc/resolv.conf && exec \"$1\"' sh \"$2\"";
@@ -29,7 +31,8 @@ pub fn start_in_guest(place: &Place, number: usize) -> Result<Worker, BenchError
     Worker::start(format!("naive/{number}"), command, place.folder())
 }
 
-/// Starts the worker of domain `number`. It lives in a network and a mount namespace of its own, which go when it goes.
+/// Starts the worker of domain `number`. It lives in a network and a mount namespace of its own,
+/// which go when it goes.
 ///
 /// # Errors
 /// Where the machine does not make the namespace or the link.

@@ -1,5 +1,6 @@
-//! Where the bench runs: a network namespace of its own with a bridge and a name server, and in it a node of its own.
-//! Nothing of it is seen from the machine's network, and all of it goes when its processes go.
+//! Where the bench runs: a network namespace of its own with a bridge and a name server, and in it
+//! a node of its own. Nothing of it is seen from the machine's network, and all of it goes when its
+//! processes go.
 
 use crate::machine::{check_files, check_programs, check_root, finish, inside, network_namespace};
 use crate::machines::{self, Card, Image, Network};
@@ -22,7 +23,8 @@ pub const PROGRAMS: &str = machines::PROGRAMS;
 /// Addresses of the network cards of guests, on the bridge.
 const GUEST_ADDRESS: &str = "198.18.255.1/16";
 
-/// Makes the bridge, says so, and stays until its input ends; nobody reads what it says then, which busybox's `cat` would notice.
+/// Makes the bridge, says so, and stays until its input ends; nobody reads what it says then, which
+/// busybox's `cat` would notice.
 const HUB: &str = "set -e
 ip link set lo up
 ip link add hub type bridge
@@ -31,7 +33,8 @@ ip link set hub up
 echo up
 exec cat >/dev/null";
 
-/// Ends, by pid, whatever runs in a network namespace (its inode is the argument): it was made by the bench alone.
+/// Ends, by pid, whatever runs in a network namespace (its inode is the argument): it was made by
+/// the bench alone.
 const END_ALL: &str = "for process in /proc/[0-9]*; do \
     [ \"$(readlink \"$process/ns/net\" 2>/dev/null)\" != \"$1\" ] || kill \"${process#/proc/}\" 2>/dev/null; \
     done; true";
@@ -193,7 +196,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // First the node, while its network is there; the shell does it. Then what is left are children of ours.
+        // First the node, while its network is there; the shell does it. Then what is left are
+        // children of ours.
         drop(self.undo.take());
         for child in [&mut self.name_server, &mut self.hub] {
             // It may have ended with its namespace already.

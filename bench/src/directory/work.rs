@@ -1,9 +1,10 @@
 //! The work of a worker inside a domain: it asks for names, one after the other, and notes how long
 //! each took.
 //!
-//! The conversation, a line each: the worker says `ready`; it is given a [`Task`] as JSON, asks for every name once (so
-//! that connections stand and caches are filled) and says `primed`; it is given the time to begin, or `now` where its clock is not
-//! ours, does its work, and answers with a [`Tale`] as JSON. The end of its input ends it.
+//! The conversation, a line each: the worker says `ready`; it is given a [`Task`] as JSON, asks for
+//! every name once (so that connections stand and caches are filled) and says `primed`; it is given
+//! the time to begin, or `now` where its clock is not ours, does its work, and answers with a
+//! [`Tale`] as JSON. The end of its input ends it.
 
 use crate::histogram::Latencies;
 use crate::statistics::SplitMix;
@@ -91,8 +92,9 @@ pub fn converse(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<(
     Ok(())
 }
 
-/// Asks for a name until there is an answer, so that one lost packet of the naive arm, whose library gives up for good, does
-/// not end a bench of many minutes. Within the window every failure counts.
+/// Asks for a name until there is an answer, so that one lost packet of the naive arm, whose
+/// library gives up for good, does not end a bench of many minutes. Within the window every failure
+/// counts.
 fn prime(asker: &mut Asker, name: usize) -> io::Result<()> {
     let mut result = asker.ask(name);
     for _ in 1..PRIMING_ATTEMPTS {
@@ -214,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_device_is_asked_a_line_at_a_time() {
-        // A file on disk answers what was written behind the reader: enough to see the line, and that the end is empty.
+        // A file on disk answers what was written behind the reader: enough to see the line, and
+        // that the end is empty.
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("query");
         std::fs::write(&path, "").expect("a file");

@@ -1,7 +1,9 @@
-//! The cost of things that do nothing: memory, descriptors, threads and wake-ups of each further idle domain, mounted service and open file.
+//! The cost of things that do nothing: memory, descriptors, threads and wake-ups of each further
+//! idle domain, mounted service and open file.
 //!
-//! A node of the bench's own runs a topology without the things, then one with some more of them; the difference, divided by their number, is
-//! the cost of one. The first time warms the page cache and is not counted.
+//! A node of the bench's own runs a topology without the things, then one with some more of them;
+//! the difference, divided by their number, is the cost of one. The first time warms the page cache
+//! and is not counted.
 
 mod things;
 

@@ -1,4 +1,5 @@
-//! The things that are measured, as topologies without and with some of them, and what each may cost.
+//! The things that are measured, as topologies without and with some of them, and what each may
+//! cost.
 
 use crate::machines::{self, Image};
 use crate::promise::{Promise, Relation};
@@ -9,7 +10,8 @@ use std::path::Path;
 const DC: &str = "idle";
 /// A program that does nothing, and ends at once when it is asked to.
 const SLEEPER: &str = "command = [\"sleep\", \"infinity\"]\nstop = { signal = \"KILL\" }\n";
-/// Files that one program holds open; a session takes 256 questions at a time, each of an open file's.
+/// Files that one program holds open; a session takes 256 questions at a time, each of an open
+/// file's.
 const OPEN_FILES: usize = 100;
 
 /// One kind of thing.
@@ -19,7 +21,8 @@ pub struct Thing {
     pub name: &'static str,
     /// How many of them the topology with them has.
     pub count: usize,
-    /// Names and units of its figures: memory, descriptors, threads, wake-ups. The names are those of its promises.
+    /// Names and units of its figures: memory, descriptors, threads, wake-ups. The names are those
+    /// of its promises.
     pub figures: [(&'static str, &'static str); 4],
     kind: Kind,
 }
@@ -33,7 +36,8 @@ enum Kind {
     File,
 }
 
-/// The figures and promises of a thing: its name in ids, the words for people, and how much it may cost at most.
+/// The figures and promises of a thing: its name in ids, the words for people, and how much it may
+/// cost at most.
 macro_rules! budgets {
     ($($thing:literal, $words:literal, $kib:literal, $descriptors:literal, $threads:literal, $wakes:literal;)*) => {
         /// The costs that each thing may have.
@@ -115,7 +119,8 @@ impl Thing {
             Kind::Machine => head + &numbered("", count),
             Kind::Service => {
                 let mounted = format!("{SLEEPER}services = {{ dns = \"/srv/dns\" }}\n");
-                // All domains are there in both; the last mounts it always, for a service that nobody mounts may not be.
+                // All domains are there in both; the last mounts it always, for a service that
+                // nobody mounts may not be.
                 let more = if count > 0 { mounted.as_str() } else { SLEEPER };
                 head + &numbered(more, self.count) + &domain("last", &mounted) + &server(self.count)
             }

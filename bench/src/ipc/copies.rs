@@ -1,14 +1,16 @@
 //! Bulk: long messages one after the other, each of which is looked at where it arrives.
 //!
-//! The leader writes the number of each message into it at some places; the follower finds it there, in memory of its own. So a message that is torn,
-//! lost, doubled or old is noticed, in all arms and in the measured run itself.
+//! The leader writes the number of each message into it at some places; the follower finds it
+//! there, in memory of its own. So a message that is torn, lost, doubled or old is noticed, in all
+//! arms and in the measured run itself.
 
 use crate::channel::task::{Role, Tale, Task, Work};
 use crate::channel::work::{Messages, Usage};
 use std::io;
 use sys::clock::clock_ns;
 
-/// Where a message bears its number: at the start, at the end, and between, so that each half of a copy is seen.
+/// Where a message bears its number: at the start, at the end, and between, so that each half of a
+/// copy is seen.
 pub const PLACES: usize = 4;
 /// Bytes of a number.
 const WORD_BYTES: usize = size_of::<u64>();
@@ -16,12 +18,14 @@ const WORD_BYTES: usize = size_of::<u64>();
 const BYTES_PER_LOOK: usize = 16 << 10;
 /// The number of the last message.
 const LAST: u64 = u64::MAX;
-/// Odd numbers, by which a word of one message and place differs from all others (the fraction of the golden ratio, and of the root of 2).
+/// Odd numbers, by which a word of one message and place differs from all others (the fraction of
+/// the golden ratio, and of the root of 2).
 const SPREAD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0x6a09_e667_f3bc_c909];
 
 /// One end of something that carries long messages of one size.
 pub trait Bulk {
-    /// Writes words into the message that is sent next, each at its place. What has its messages elsewhere than in `message` writes there.
+    /// Writes words into the message that is sent next, each at its place. What has its messages
+    /// elsewhere than in `message` writes there.
     ///
     /// # Errors
     /// Where a place is not inside.
@@ -39,7 +43,8 @@ pub trait Bulk {
     /// Where the other end is gone, or the kernel refuses.
     fn give(&mut self, message: &[u8]) -> io::Result<()>;
 
-    /// Waits until the next message is, whole, in memory of this process; then reads the words at these places of it.
+    /// Waits until the next message is, whole, in memory of this process; then reads the words at
+    /// these places of it.
     ///
     /// # Errors
     /// Where the other end is gone, or the kernel refuses.
@@ -99,7 +104,8 @@ impl Messages<'_, '_> {
     /// The job of copies.
     ///
     /// # Errors
-    /// Those of the bulk and of the conversation; `InvalidData` where something else arrived than was sent.
+    /// Those of the bulk and of the conversation; `InvalidData` where something else arrived than
+    /// was sent.
     pub fn copy(self, mut bulk: impl Bulk) -> io::Result<Tale> {
         let Task { role, work, bytes, .. } = *self.task;
         let Work::Copies { warm_up_ns, window_ns } = work else {
@@ -139,7 +145,8 @@ fn pour(bulk: &mut impl Bulk, bytes: usize, warm_up_ns: u64, window_ns: u64) -> 
     };
     let start = clock_ns();
     pour_until(bulk, start + warm_up_ns)?;
-    // What is on its way now and arrives in the window does not count: an error against the fast, and a small one.
+    // What is on its way now and arrives in the window does not count: an error against the fast,
+    // and a small one.
     let opens = clock_ns();
     let operations = pour_until(bulk, opens + window_ns)?;
     bulk.stamp(&mut message, &words(LAST, &places))?;

@@ -32,11 +32,13 @@ pub enum Way {
         /// The hints which part is full or free.
         hints: Hints,
     },
-    /// Endpoints: the sender writes into a buffer that it has granted, the receiver copies out of it; messages say which part is full or free.
+    /// Endpoints: the sender writes into a buffer that it has granted, the receiver copies out of
+    /// it; messages say which part is full or free.
     Slots,
     /// Two pipes.
     Pipe,
-    /// Two pipes, written a page at a time: what a program does that gathers its messages by itself.
+    /// Two pipes, written a page at a time: what a program does that gathers its messages by
+    /// itself.
     Pages,
     /// Two named pipes.
     Fifo,
@@ -71,11 +73,14 @@ pub enum Hints {
 /// The choices within a way. A run tries several, and keeps the quickest of each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuning {
-    /// Bytes of what holds messages on their way, in each direction: a pipe, a socket's buffers, a ring; 0: as it is by default.
+    /// Bytes of what holds messages on their way, in each direction: a pipe, a socket's buffers, a
+    /// ring; 0: as it is by default.
     pub buffer_bytes: usize,
-    /// Bytes that go at once: a long message is cut into such pieces where a way does not take it whole.
+    /// Bytes that go at once: a long message is cut into such pieces where a way does not take it
+    /// whole.
     pub piece_bytes: usize,
-    /// Whether each end copies a half of every message, where the sender copies into a buffer of the receiver's.
+    /// Whether each end copies a half of every message, where the sender copies into a buffer of
+    /// the receiver's.
     pub halves: bool,
     /// Whether a stream socket may hold small messages back (without `TCP_NODELAY`).
     pub gathers: bool,

@@ -1,8 +1,9 @@
-//! Messages between endpoints, beside what the kernel offers and what other people offer: round trips, streams of one pair and of
-//! several, bulk.
+//! Messages between endpoints, beside what the kernel offers and what other people offer: round
+//! trips, streams of one pair and of several, bulk.
 //!
-//! Each pair has two workers, a leader and a follower, processes of their own that are started afresh for each launch. For each repetition they make
-//! what carries the messages anew. Each way is tried with several sizes of buffers first, once a launch, and runs with the quickest.
+//! Each pair has two workers, a leader and a follower, processes of their own that are started
+//! afresh for each launch. For each repetition they make what carries the messages anew. Each way
+//! is tried with several sizes of buffers first, once a launch, and runs with the quickest.
 
 pub mod copies;
 pub mod means;
@@ -147,7 +148,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Finds the quickest tuning. One that this machine does not allow is not chosen; the first is what everybody may have.
+    /// Finds the quickest tuning. One that this machine does not allow is not chosen; the first is
+    /// what everybody may have.
     fn tune(&mut self, case: Case, arm: Arm, results: &mut Results) -> Result<(), BenchError> {
         if self.tuned.contains_key(&(case, arm)) {
             return Ok(());
@@ -251,7 +253,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Ends the workers of an arm, and of those that share them; the next repetition has fresh ones.
+    /// Ends the workers of an arm, and of those that share them; the next repetition has fresh
+    /// ones.
     fn dismiss(&mut self, arm: Arm) {
         self.teams[usize::from(arm.is_peer())].clear();
     }

@@ -16,8 +16,8 @@ const BULK_BYTES: usize = 4096;
 /// The arms of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arm {
-    /// Endpoints as they are by default: requests; buffered messages in batches; copies straight into the receiver's buffer, told of by messages, by the
-    /// sender or half by each end.
+    /// Endpoints as they are by default: requests; buffered messages in batches; copies straight
+    /// into the receiver's buffer, told of by messages, by the sender or half by each end.
     Tombolo,
     /// Endpoints that never spin.
     Asleep,

@@ -102,7 +102,8 @@ fn hardest(promise: &Promise, comparison: &Comparison, results: &Results) -> Opt
     let condition = comparison.case.condition();
     let ratio = |&base: &Arm| {
         let arms = [comparison.arm.name(), base.name()];
-        // Several pairs share the processors, wherever these are to each other; one pair is compared within one state.
+        // Several pairs share the processors, wherever these are to each other; one pair is
+        // compared within one state.
         let found = if comparison.case.pairs() > 1 {
             results.ratio(&condition, arms[0], arms[1], comparison.metric)
         } else {

@@ -1,6 +1,7 @@
-//! Copies from and to a buffer that an endpoint of the other node has granted, one after the other. Each node has a proxy process, as it has in a cluster; the
-//! workers stand in for both daemons and both programs. Beside them: a question of some bytes that is answered by as many as a copy has, or the other way
-//! round, over a socket, with TLS and without.
+//! Copies from and to a buffer that an endpoint of the other node has granted, one after the other.
+//! Each node has a proxy process, as it has in a cluster; the workers stand in for both daemons and
+//! both programs. Beside them: a question of some bytes that is answered by as many as a copy has,
+//! or the other way round, over a socket, with TLS and without.
 
 use super::means::{Direction, Means};
 use super::transport::anywhere;
@@ -251,7 +252,8 @@ impl Transport for Copies<'_> {
     }
 }
 
-/// Questions and answers over what reads and writes, of which one carries a message and the other a word.
+/// Questions and answers over what reads and writes, of which one carries a message and the other a
+/// word.
 pub struct Asked<S> {
     stream: S,
     /// Bytes of what this side sends, and of what comes.

@@ -1,8 +1,10 @@
-//! Messages over a link between two nodes, beside raw sockets, gRPC and zenoh: round trips, streams of one pair and of several that share
-//! the link, bulk. The nodes are two network namespaces, joined by a veth. Links are always encrypted; the others say so where they are.
+//! Messages over a link between two nodes, beside raw sockets, gRPC and zenoh: round trips, streams
+//! of one pair and of several that share the link, bulk. The nodes are two network namespaces,
+//! joined by a veth. Links are always encrypted; the others say so where they are.
 //!
-//! A leader and a follower, processes of their own that are started afresh for each launch, make what carries the messages anew for each
-//! repetition. A message's bytes count up: they get smaller well.
+//! A leader and a follower, processes of their own that are started afresh for each launch, make
+//! what carries the messages anew for each repetition. A message's bytes count up: they get smaller
+//! well.
 
 pub mod copies;
 pub mod means;

@@ -32,7 +32,8 @@ pub enum Arm {
     LongLink,
     /// The same over raw Ethernet.
     LongEthernet,
-    /// A link over TCP with TLS, on a network within one machine, which takes the longest frames that there are.
+    /// A link over TCP with TLS, on a network within one machine, which takes the longest frames
+    /// that there are.
     LongestLink,
     /// The same over raw Ethernet.
     LongestEthernet,
@@ -176,7 +177,8 @@ const fn copy(kind: Kind, bytes: usize) -> Case {
     Case { kind, bytes, pairs: 1 }
 }
 
-/// Copies out of a buffer of the other node: short ones, which cost a round trip, and long ones, which stream.
+/// Copies out of a buffer of the other node: short ones, which cost a round trip, and long ones,
+/// which stream.
 pub const COPIES_IN: [Case; 3] =
     [copy(Kind::CopyIn, 4 << 10), copy(Kind::CopyIn, 64 << 10), copy(Kind::CopyIn, 1 << 20)];
 /// The same into one.

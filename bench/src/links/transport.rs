@@ -43,7 +43,8 @@ const PROTOCOL: &[u8] = b"tombolo-bench";
 /// Makes this end, and does the job with it.
 ///
 /// # Errors
-/// Where it can't be made, among them `Unsupported` for means that need another worker; those of the job.
+/// Where it can't be made, among them `Unsupported` for means that need another worker; those of
+/// the job.
 pub fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
     let Chosen::Link(means) = &task.means else {
         return Err(io::Error::new(
@@ -126,7 +127,8 @@ pub fn tell(address: SocketAddr, meeting: &mut Meeting) -> io::Result<()> {
     meeting.give::<OwnedFd>(address.port().to_string().as_bytes(), &[])
 }
 
-/// Where a follower's link listens: at any port of its address, or any instance of the service of TIPC.
+/// Where a follower's link listens: at any port of its address, or any instance of the service of
+/// TIPC.
 ///
 /// # Errors
 /// `Other` for a transport that there is not.
@@ -152,7 +154,8 @@ fn follow_tls(means: &Means, task: &Task, meeting: &mut Meeting) -> io::Result<i
     Ok(StreamOwned::new(session, Buffered::new(socket(means, task.role, meeting)?)?))
 }
 
-/// A socket that is read through a buffer as large as that of a link: raw TLS then makes as few system calls for bulk.
+/// A socket that is read through a buffer as large as that of a link: raw TLS then makes as few
+/// system calls for bulk.
 struct Buffered {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
@@ -218,7 +221,8 @@ struct Linked {
     came: VecDeque<(Pair, link::Messages)>,
     /// The messages that are taken from now; the first of them was handed out.
     now: Option<(Pair, link::Messages)>,
-    /// Messages that were not handed over yet, one behind the other, and where each ends; of the only pair.
+    /// Messages that were not handed over yet, one behind the other, and where each ends; of the
+    /// only pair.
     batch: (Vec<u8>, Vec<usize>),
     /// Pairs on which the last message has come.
     ended: usize,
@@ -308,7 +312,8 @@ impl Linked {
         Ok(())
     }
 
-    /// Waits until both have come this far, and drives the link meanwhile: the openings of the pairs are on their way.
+    /// Waits until both have come this far, and drives the link meanwhile: the openings of the
+    /// pairs are on their way.
     fn drive_until_together(&mut self, meeting: &mut Meeting) -> io::Result<()> {
         let (tell, told) = tokio::sync::oneshot::channel();
         let role = self.role;

@@ -1,5 +1,5 @@
-//! Network cards for guests that run: one end is a tap in a network namespace of the bench, the other a virtio-net card that the
-//! machine process plugs in.
+//! Network cards for guests that run: one end is a tap in a network namespace of the bench, the
+//! other a virtio-net card that the machine process plugs in.
 
 use crate::machine::{finish, inside};
 use crate::scenario::BenchError;
@@ -45,8 +45,9 @@ pub struct Card<'a> {
 }
 
 impl Card<'_> {
-    /// Plugs it in and gives it its address. `namespace` is a process in the network namespace of the other end, `socket` that of the
-    /// machine process, and `exec` the beginning of a command in the guest.
+    /// Plugs it in and gives it its address. `namespace` is a process in the network namespace of
+    /// the other end, `socket` that of the machine process, and `exec` the beginning of a command
+    /// in the guest.
     ///
     /// # Errors
     /// Where the tap can't be made, or the machine refuses the card.

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 
 /// Where the guest has the programs of the bench.
 pub const PROGRAMS: &str = "/opt/bench";
-/// Where `make deps` has unpacked a kernel for guests, from the folder of the build; and where a node has one.
+/// Where `make deps` has unpacked a kernel for guests, from the folder of the build; and where a
+/// node has one.
 const KERNELS: [&str; 2] = ["../debian/kernel", "/var/lib/tombolo/kernel"];
 
 /// The image of a guest.
@@ -22,7 +23,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Builds one with these programs, which lie beside `binary`, and what they need; it is kept in `folder`.
+    /// Builds one with these programs, which lie beside `binary`, and what they need; it is kept in
+    /// `folder`.
     ///
     /// # Errors
     /// Where there is no kernel, a program is missing, or the builder fails.

@@ -1,5 +1,6 @@
-//! Virtual machines as the benches use them: domains like any other, whose image has the bench's programs in it, and which are given a
-//! network card while they run, for the sake of what we are compared with.
+//! Virtual machines as the benches use them: domains like any other, whose image has the bench's
+//! programs in it, and which are given a network card while they run, for the sake of what we are
+//! compared with.
 
 pub mod card;
 pub mod image;

@@ -1,4 +1,5 @@
-//! Changes of plans under each enforcement, with real processes that sleep: how long a commit takes, when it has had effect, and what decisions of a real thread take.
+//! Changes of plans under each enforcement, with real processes that sleep: how long a commit
+//! takes, when it has had effect, and what decisions of a real thread take.
 
 use super::{Plan, Put, p99};
 use crate::statistics::median;
@@ -89,7 +90,8 @@ pub(super) fn tables(plan: &Plan, put: &mut Put<'_>) -> Vec<String> {
 fn changes(kind: Kind, rows: [Row; 4], plan: &Plan, put: &mut Put<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     for row in rows {
-        // Hundreds of cgroups take seconds to come and go: where it is only tried whether all works, once is enough.
+        // Hundreds of cgroups take seconds to come and go: where it is only tried whether all
+        // works, once is enough.
         if row.0 == MANY && kind != Kind::Table && plan.commits < FEW {
             continue;
         }
@@ -111,8 +113,8 @@ fn start(kind: Kind) -> Result<(Box<dyn Enforcer>, tempfile::TempDir), String> {
     Ok((enforcer, folder))
 }
 
-/// How many times as long budgets and periods are: the kernel knows no quota below a millisecond and no period above a second, and what is changed
-/// beyond that is no change for it.
+/// How many times as long budgets and periods are: the kernel knows no quota below a millisecond
+/// and no period above a second, and what is changed beyond that is no change for it.
 fn stretch(kind: Kind) -> (u64, u64) {
     if kind == Kind::Bandwidth { (10, 5) } else { (1, 1) }
 }

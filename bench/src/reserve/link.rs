@@ -1,4 +1,5 @@
-//! Classes of a link, in a network namespace of its own: its `lo` is the link, so nobody else sends anything there.
+//! Classes of a link, in a network namespace of its own: its `lo` is the link, so nobody else sends
+//! anything there.
 
 use super::{Plan, Put, p99, us};
 use crate::statistics::median;
@@ -37,7 +38,8 @@ fn in_namespace(changes: usize) -> Result<(Vec<f64>, Vec<f64>), String> {
     let traffic = Traffic::open("lo", LINK_BITS).map_err(said)?;
     let class =
         |rate_bits| Class { rate_bits, ceiling_bits: rate_bits, burst_bytes: 16 << 10, precedence: 0 };
-    // What comes in by a real link has the same classes, so a change is one of both. Here they are those of `lo` once more.
+    // What comes in by a real link has the same classes, so a change is one of both. Here they are
+    // those of `lo` once more.
     let sockets = sys::packet_class::Sockets::new().map_err(said)?;
     let incoming = Incoming::open("lo", LINK_BITS, &sockets).ok();
     let set = |rate: u64| -> std::io::Result<()> {
@@ -52,7 +54,8 @@ fn in_namespace(changes: usize) -> Result<(Vec<f64>, Vec<f64>), String> {
     let ended = Arc::new(AtomicBool::new(false));
     let sender = {
         let ended = Arc::clone(&ended);
-        // What does not fit into the queue waits in the socket's buffer; nobody reads it at the other end, where it is dropped.
+        // What does not fit into the queue waits in the socket's buffer; nobody reads it at the
+        // other end, where it is dropped.
         std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
                 let _ = socket.send_to(&[0; PACKET], to);

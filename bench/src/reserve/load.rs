@@ -1,4 +1,5 @@
-//! Promises of processors in the kernel: adaptations, what is delivered, and who misses, under load.
+//! Promises of processors in the kernel: adaptations, what is delivered, and who misses, under
+//! load.
 
 use super::logic::{crowd, names, wish};
 use super::{Plan, Put, p99, us};
@@ -36,7 +37,8 @@ const PATIENCE: Duration = Duration::from_millis(400);
 struct Loop(Child);
 
 impl Loop {
-    /// Starts it; `first` sees its process before there is a second one, so that both are where the first was put.
+    /// Starts it; `first` sees its process before there is a second one, so that both are where the
+    /// first was put.
     fn start(first: impl FnOnce(u32) -> Result<(), String>) -> Result<Self, String> {
         let mut command = Command::new("sh");
         // It ends by itself, too, should nobody be left to end it.
@@ -146,7 +148,8 @@ impl Drop for Ground {
     }
 }
 
-/// Measures adaptations, and then what is delivered and missed while every processor is wanted by others.
+/// Measures adaptations, and then what is delivered and missed while every processor is wanted by
+/// others.
 pub(super) fn measure(plan: &Plan, put: &mut Put<'_>) -> Result<(), String> {
     for (count, name, middle) in [
         (1, "adapt 1, p99", "adapt 1, median"),
@@ -165,7 +168,8 @@ pub(super) fn measure(plan: &Plan, put: &mut Put<'_>) -> Result<(), String> {
     timely(&ground, plan, put)
 }
 
-/// Moves a tenth from the first to the last and back: admitted, then told to the kernel, who gives first.
+/// Moves a tenth from the first to the last and back: admitted, then told to the kernel, who gives
+/// first.
 fn adaptations(count: usize, number: usize) -> Result<Vec<f64>, String> {
     let ground = Ground::make(count)?;
     let mut model = crowd(count).ok_or("they do not fit")?;
@@ -249,7 +253,8 @@ fn delivered(ground: &Ground, plan: &Plan, put: &mut Put<'_>) -> Result<(), Stri
         while ground.cgroups.quota_periods(&path).is_some_and(|now| now <= before)
             && begun.elapsed() < PATIENCE
         {
-            // tidy(sleep): the kernel counts periods and has no event for a new one; bounded by PATIENCE.
+            // tidy(sleep): the kernel counts periods and has no event for a new one; bounded by
+            // PATIENCE.
             std::thread::sleep(LOOK);
         }
         effects.push(us(begun.elapsed()) / DELIVERED.period_us as f64);

@@ -51,7 +51,8 @@ fn decisions(count: usize, number: usize) -> Option<Vec<f64>> {
     Some(times)
 }
 
-/// A node whose one processor is nearly full of machines of periods that do not go together, so that each admission needs the exact test.
+/// A node whose one processor is nearly full of machines of periods that do not go together, so
+/// that each admission needs the exact test.
 pub(super) fn crowd(count: usize) -> Option<Model> {
     let capacity = Capacity {
         processors: 1,

@@ -1,7 +1,10 @@
-//! Reservations: how long decisions and adaptations take, and what those who were promised something get of it while everybody else wants everything.
+//! Reservations: how long decisions and adaptations take, and what those who were promised
+//! something get of it while everybody else wants everything.
 //!
-//! Decisions are taken in virtual time and timed one by one. Adaptations move a tenth from one to another: admitted by the model, then told to the kernel, as the daemon does it.
-//! Load is `stress-ng` where it is installed, else loops of shells, one for each processor and one more, all outside; whoever is promised something is inside a cgroup of its own with a quota.
+//! Decisions are taken in virtual time and timed one by one. Adaptations move a tenth from one to
+//! another: admitted by the model, then told to the kernel, as the daemon does it. Load is
+//! `stress-ng` where it is installed, else loops of shells, one for each processor and one more,
+//! all outside; whoever is promised something is inside a cgroup of its own with a quota.
 
 mod enforced;
 mod link;

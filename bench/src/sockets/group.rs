@@ -1,4 +1,5 @@
-//! A control group of what a launch starts outside of any node: its processor time is counted there, and what is left of it is ended by it.
+//! A control group of what a launch starts outside of any node: its processor time is counted
+//! there, and what is left of it is ended by it.
 
 use crate::control_group;
 use crate::machine::inside;

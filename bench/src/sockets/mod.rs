@@ -1,5 +1,6 @@
-//! Connections of programs that know nothing of us, through a socket service, beside TCP over `lo`, TCP over veths and a bridge, a Unix socket, and
-//! forwarders in user mode: all in one run, one after the other.
+//! Connections of programs that know nothing of us, through a socket service, beside TCP over `lo`,
+//! TCP over veths and a bridge, a Unix socket, and forwarders in user mode: all in one run, one
+//! after the other.
 
 mod arms;
 mod group;
@@ -35,7 +36,8 @@ const REDIS_REQUESTS: u64 = 20_000;
 const QUICK_REDIS_REQUESTS: u64 = 4_000;
 /// How long wrk asks: it takes whole seconds.
 const WRK_S: u64 = 1;
-/// How long another program may take: the slowest forwarder does a few thousand requests in a second.
+/// How long another program may take: the slowest forwarder does a few thousand requests in a
+/// second.
 const PROGRAM_PATIENCE: Duration = Duration::from_secs(60);
 /// Connections that are held idle.
 const IDLE: usize = 500;
@@ -316,7 +318,8 @@ fn of_window(ns: u64, window_ns: u64, warm_up_ns: u64) -> u64 {
     (ns as f64 * window_ns as f64 / (window_ns + warm_up_ns) as f64) as u64
 }
 
-/// The figure of what redis-benchmark (`"GET","71428.57",...`) or wrk (`Requests/sec:  71428.57`) prints.
+/// The figure of what redis-benchmark (`"GET","71428.57",...`) or wrk (`Requests/sec:  71428.57`)
+/// prints.
 fn rate_of(said: &str) -> Option<f64> {
     let of_line = |line: &str| {
         let figure = line.strip_prefix("\"GET\",\"").or_else(|| line.strip_prefix("Requests/sec:"))?;

@@ -1,4 +1,5 @@
-//! Where the arms of one launch are: network namespaces on a bridge, forwarders between them, and a node with containers that have only `lo`.
+//! Where the arms of one launch are: network namespaces on a bridge, forwarders between them, and a
+//! node with containers that have only `lo`.
 
 use super::arms::{Arm, SERVERS, Server};
 use super::group::Group;
@@ -45,7 +46,8 @@ const PACKAGES: [&str; 3] = ["redis", "nginx", "wrk"];
 /// Where unpacked packages have their libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Everything of one launch. What was started ends when this is dropped, and what undoes the rest runs last.
+/// Everything of one launch. What was started ends when this is dropped, and what undoes the rest
+/// runs last.
 #[derive(Debug)]
 pub struct Stage {
     clients: Vec<(Arm, Worker)>,
@@ -67,7 +69,8 @@ impl Stage {
     /// Makes it all.
     ///
     /// # Errors
-    /// Where something that can't be left out is missing or does not start; what had been made is undone.
+    /// Where something that can't be left out is missing or does not start; what had been made is
+    /// undone.
     pub fn make(binary: &Path) -> Result<Self, BenchError> {
         check_root()?;
         check_files(binary, &["socket-worker"])?;
@@ -245,7 +248,8 @@ impl Stage {
         self.start("socat", near, Space::Client, &format!("127.0.0.1/{forwarded}"))
     }
 
-    /// slirp4netns has one end in a namespace with a TAP device, and the other in the one in which it runs.
+    /// slirp4netns has one end in a namespace with a TAP device, and the other in the one in which
+    /// it runs.
     fn forward_by_slirp(&mut self, slirp: &Path) -> Result<(), BenchError> {
         let mut command = self.forwarding(Space::Server, slirp);
         command.args(["-c", "-m", "65520", &self.space(Space::Slirp).to_string(), "tap0"]);
@@ -253,7 +257,8 @@ impl Stage {
         self.ip(self.space(Space::Slirp), &["route", "del", "default"])
     }
 
-    /// pasta makes a namespace of its own, in whose `lo` it listens, and splices to the namespace in which it runs.
+    /// pasta makes a namespace of its own, in whose `lo` it listens, and splices to the namespace
+    /// in which it runs.
     fn ask_through_pasta(&mut self, pasta: &Path, worker: &Path) -> Result<(), BenchError> {
         let mut command = self.forwarding(Space::Server, pasta);
         command.args(["--quiet", "--runas", "0", "--no-map-gw", "-4", "-i", "eth0"]);
@@ -330,7 +335,8 @@ impl Stage {
         Some(self.group.processor_ns()? + control_group::processor_ns(&node)?)
     }
 
-    /// Memory of both programs and of all that is between them in the node's containers, the kernel's included.
+    /// Memory of both programs and of all that is between them in the node's containers, the
+    /// kernel's included.
     #[must_use]
     pub fn memory_of_containers(&self) -> Option<u64> {
         usage::charged_bytes(&self.node.as_ref()?.run_dir())
@@ -341,7 +347,8 @@ impl Stage {
         self.clients.iter_mut().find(|(of, _)| *of == arm).map(|(_, worker)| worker)
     }
 
-    /// Where an arm's client finds a server: `tcp:ADDRESS:PORT` or `unix:PATH`. `None`: not in this arm.
+    /// Where an arm's client finds a server: `tcp:ADDRESS:PORT` or `unix:PATH`. `None`: not in this
+    /// arm.
     #[must_use]
     pub fn place(&self, arm: Arm, server: Server) -> Option<String> {
         if self.lacks(server.name()) || self.lacks(arm.name()) {
@@ -408,7 +415,8 @@ fn until(mut attempt: impl FnMut() -> Result<(), BenchError>) -> Result<(), Benc
     loop {
         match attempt() {
             Err(error) if begun.elapsed() > PATIENCE => return Err(error),
-            // tidy(sleep): a program of somebody else's says nothing when it listens, and nothing tells when relays have met.
+            // tidy(sleep): a program of somebody else's says nothing when it listens, and nothing
+            // tells when relays have met.
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
             Ok(()) => return Ok(()),
         }

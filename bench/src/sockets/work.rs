@@ -1,7 +1,7 @@
 //! The work of a client, and of the server that it asks.
 //!
-//! The first byte of a connection says what is wanted. A client says `ready`; it is given a [`Task`] as JSON, works, and answers with a [`Tale`]. The end of its
-//! input ends it.
+//! The first byte of a connection says what is wanted. A client says `ready`; it is given a
+//! [`Task`] as JSON, works, and answers with a [`Tale`]. The end of its input ends it.
 
 use crate::histogram::Latencies;
 use crate::talk::{next_line, say};
@@ -37,7 +37,8 @@ pub enum Work {
     Stream(usize),
     /// Connections, one after the other, with a byte each way.
     Connections,
-    /// So many connections, each with one question and its answer, which stay open until the next task.
+    /// So many connections, each with one question and its answer, which stay open until the next
+    /// task.
     Hold(usize),
     /// Another program, which does the asking and prints what it has measured: its words.
     Program(Vec<String>),
@@ -123,7 +124,8 @@ impl Write for Stream {
     }
 }
 
-/// Serves at a place for as long as the process lives, each connection on a thread of its own; says `ready` when it listens.
+/// Serves at a place for as long as the process lives, each connection on a thread of its own; says
+/// `ready` when it listens.
 ///
 /// # Errors
 /// Where it can't listen.
@@ -232,7 +234,8 @@ fn repeat(task: &Task, mut act: impl FnMut() -> io::Result<()>) -> io::Result<Ta
     }
 }
 
-/// Writes for as long as the window is, and counts what the server says has come, by the time at which it says so.
+/// Writes for as long as the window is, and counts what the server says has come, by the time at
+/// which it says so.
 fn stream(task: &Task, bytes: usize) -> io::Result<Tale> {
     let mut stream = Stream::connect(&task.place)?;
     stream.write_all(&[COUNT])?;

@@ -16,8 +16,9 @@ pub struct Share {
     pub high: f64,
 }
 
-/// The exact interval of Clopper and Pearson (1934) at 95 %. It never covers less than it says, and has an upper bound above 0 where
-/// nothing was seen. Trials count as independent of each other. `None` without trials.
+/// The exact interval of Clopper and Pearson (1934) at 95 %. It never covers less than it says, and
+/// has an upper bound above 0 where nothing was seen. Trials count as independent of each other.
+/// `None` without trials.
 #[must_use]
 pub fn clopper_pearson(seen: u64, trials: u64) -> Option<Share> {
     if trials == 0 || seen > trials {

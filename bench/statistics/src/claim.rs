@@ -17,7 +17,8 @@ pub enum Claim {
     Larger,
     /// The launches do not tell.
     CantTell {
-        /// So many launches of each would show a difference like the one seen, if it is there; `None`: no number that is worth the time.
+        /// So many launches of each would show a difference like the one seen, if it is there;
+        /// `None`: no number that is worth the time.
         more: Option<usize>,
     },
 }
@@ -35,8 +36,8 @@ pub struct Comparison {
     pub claim: Claim,
 }
 
-/// Compares pairs of sets, all that a report compares at once: the more it compares, the more each has to show. `None` where a set is empty
-/// or the second one's median is 0.
+/// Compares pairs of sets, all that a report compares at once: the more it compares, the more each
+/// has to show. `None` where a set is empty or the second one's median is 0.
 #[must_use]
 pub fn compare_all(pairs: &[(&[f64], &[f64])]) -> Vec<Option<Comparison>> {
     let tests: Vec<Option<RankTest>> =
@@ -52,7 +53,8 @@ pub fn compare_all(pairs: &[(&[f64], &[f64])]) -> Vec<Option<Comparison>> {
     compared.collect()
 }
 
-/// Both have to agree: ranks say that there is a difference, and the interval of the ratio says on which side.
+/// Both have to agree: ranks say that there is a difference, and the interval of the ratio says on
+/// which side.
 fn claim(ratio: &Estimate, test: RankTest, p_corrected: f64, comparisons: usize) -> Claim {
     let is_significant = p_corrected <= SIGNIFICANCE;
     if is_significant && ratio.high < 1.0 {

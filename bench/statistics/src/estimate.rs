@@ -43,8 +43,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// The median over launches with its interval: the percentile bootstrap. Fewer than three launches give their
-/// range, which is all that they can say.
+/// The median over launches with its interval: the percentile bootstrap. Fewer than three launches
+/// give their range, which is all that they can say.
 #[must_use]
 pub fn estimate(launches: &[f64]) -> Option<Estimate> {
     if launches.len() < RESAMPLED_FROM {
@@ -54,9 +54,9 @@ pub fn estimate(launches: &[f64]) -> Option<Estimate> {
     estimate_of(launches, median)
 }
 
-/// Whatever `statistic` makes of a set of launches, with its percentile bootstrap interval: launches are drawn with
-/// replacement, and the statistic is taken anew. `None` where it gives nothing for the launches as they are. Where only some
-/// resamples have none, the others count.
+/// Whatever `statistic` makes of a set of launches, with its percentile bootstrap interval:
+/// launches are drawn with replacement, and the statistic is taken anew. `None` where it gives
+/// nothing for the launches as they are. Where only some resamples have none, the others count.
 #[must_use]
 pub fn estimate_of<T: Clone>(launches: &[T], statistic: impl Fn(&[T]) -> Option<f64>) -> Option<Estimate> {
     let value = statistic(launches)?;
@@ -103,8 +103,9 @@ mod tests {
 
     #[test]
     fn the_interval_covers_the_truth_about_as_often_as_it_says() {
-        // Values around 100, uniformly; the interval of 15 of them has to hold 100 in most of 200 trials. The
-        // percentile bootstrap of a median is a little narrow at this size, hence 85 % and not 95 %.
+        // Values around 100, uniformly; the interval of 15 of them has to hold 100 in most of 200
+        // trials. The percentile bootstrap of a median is a little narrow at this size, hence 85 %
+        // and not 95 %.
         let mut random = SplitMix(1);
         let mut draw = || 90.0 + random.below(2_001) as f64 / 100.0;
         let trials: Vec<Estimate> =

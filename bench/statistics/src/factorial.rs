@@ -39,7 +39,8 @@ pub struct Decomposition {
     pub whole: Estimate,
 }
 
-/// Decomposes medians over launches. Launches are resampled as a whole, so that what moved all four cells of one moves no part. `None` without launches.
+/// Decomposes medians over launches. Launches are resampled as a whole, so that what moved all four
+/// cells of one moves no part. `None` without launches.
 #[must_use]
 pub fn decompose(launches: &[Square]) -> Option<Decomposition> {
     let of = |part: fn(&Medians) -> f64| estimate_of(launches, |sample| Some(part(&Medians::of(sample)?)));

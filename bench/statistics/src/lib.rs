@@ -1,7 +1,8 @@
 //! The statements that a run of launches allows, without I/O, without a clock.
 //!
-//! The unit of every interval and every test is the *launch*: all processes fresh, one value per launch. Samples of one launch
-//! share their fate (placement, caches, the neighbour of the hour), so their number makes nothing sure.
+//! The unit of every interval and every test is the *launch*: all processes fresh, one value per
+//! launch. Samples of one launch share their fate (placement, caches, the neighbour of the hour),
+//! so their number makes nothing sure.
 //!
 //! | question | answer |
 //! | --- | --- |

@@ -1,12 +1,14 @@
-//! An open loop: requests are due by a schedule, whether the one before was answered or not, as users come whether a system is
-//! slow or not.
+//! An open loop: requests are due by a schedule, whether the one before was answered or not, as
+//! users come whether a system is slow or not.
 //!
-//! A closed loop sends the next request when the answer to the last has come. While the system stalls it sends nothing, so a stall
-//! of any length is one slow sample among thousands: *coordinated omission* (Tene 2013). Here, latency counts from the instant when the
-//! request was due; what had to wait for a stall has that wait in its latency.
+//! A closed loop sends the next request when the answer to the last has come. While the system
+//! stalls it sends nothing, so a stall of any length is one slow sample among thousands:
+//! *coordinated omission* (Tene 2013). Here, latency counts from the instant when the request was
+//! due; what had to wait for a stall has that wait in its latency.
 //!
-//! One client asks, one request at a time: a request that is due while another is under way waits at the client. [`run`] is the loop that
-//! workers run, over a clock that is handed in; tests hand in a simulated one.
+//! One client asks, one request at a time: a request that is due while another is under way waits
+//! at the client. [`run`] is the loop that workers run, over a clock that is handed in; tests hand
+//! in a simulated one.
 
 use crate::random::SplitMix;
 
@@ -69,7 +71,8 @@ pub trait Exchange {
 pub struct Sample {
     /// From the instant when it was due to its answer, in ns.
     pub latency_ns: u64,
-    /// From the instant when it was sent, in ns: what a loop would say that omits what it had to wait for.
+    /// From the instant when it was sent, in ns: what a loop would say that omits what it had to
+    /// wait for.
     pub uncorrected_ns: u64,
 }
 
@@ -86,8 +89,8 @@ pub struct Samples {
     pub is_full: bool,
 }
 
-/// Asks by the schedule until what is due lies beyond the window, or so many were answered. Without a schedule the loop is closed:
-/// each is due when the one before was answered.
+/// Asks by the schedule until what is due lies beyond the window, or so many were answered. Without
+/// a schedule the loop is closed: each is due when the one before was answered.
 ///
 /// # Errors
 /// The error of an exchange, which ends the loop.

@@ -3,8 +3,8 @@
 /// 2^-53: the distance of two neighbours of the uniform numbers.
 const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
 
-/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): small, and good enough to
-/// draw samples and names.
+/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): small,
+/// and good enough to draw samples and names.
 #[derive(Debug, Clone)]
 pub struct SplitMix(pub u64);
 

@@ -1,9 +1,10 @@
-//! Whether one set of values tends to be larger than another: by ranks, so that no distribution has to be assumed and an
-//! outlier counts as one value and no more.
+//! Whether one set of values tends to be larger than another: by ranks, so that no distribution has
+//! to be assumed and an outlier counts as one value and no more.
 
 use statrs::function::erf::{erfc, erfc_inv};
 
-/// Up to this product of the two numbers the distribution of U is counted out; above, the normal one is as good, to three digits.
+/// Up to this product of the two numbers the distribution of U is counted out; above, the normal
+/// one is as good, to three digits.
 const EXACT_PAIRS: usize = 400;
 /// The share of false alarms that a report allows itself, over all of its comparisons.
 pub const SIGNIFICANCE: f64 = 0.05;
@@ -17,14 +18,16 @@ const LAUNCHES_MAX: usize = 1_000;
 pub struct RankTest {
     /// Pairs in which the value of the first set is the larger one; equal ones count half.
     pub u: f64,
-    /// Two-sided: the probability of a U at least as extreme if both sets come from one distribution.
+    /// Two-sided: the probability of a U at least as extreme if both sets come from one
+    /// distribution.
     pub p: f64,
-    /// Rank-biserial correlation (Wendt 1972; Kerby 2014): -1 where all of the first set are smaller, 1 where all are larger.
+    /// Rank-biserial correlation (Wendt 1972; Kerby 2014): -1 where all of the first set are
+    /// smaller, 1 where all are larger.
     pub effect: f64,
 }
 
-/// Compares two sets; `None` where one is empty. Exact without ties and for small sets, otherwise by the normal
-/// distribution with corrections for ties and continuity.
+/// Compares two sets; `None` where one is empty. Exact without ties and for small sets, otherwise
+/// by the normal distribution with corrections for ties and continuity.
 #[must_use]
 pub fn mann_whitney(first: &[f64], second: &[f64]) -> Option<RankTest> {
     let pairs = first.len() * second.len();
@@ -69,7 +72,8 @@ fn exact_p(first: usize, second: usize, u: f64) -> f64 {
     (2.0 * tail / all).min(1.0)
 }
 
-/// In how many orders of two sets of these sizes U is 0, 1, ...: the coefficients of the Gaussian binomial.
+/// In how many orders of two sets of these sizes U is 0, 1, ...: the coefficients of the Gaussian
+/// binomial.
 fn orders(first: usize, second: usize) -> Vec<f64> {
     let pairs = first * second;
     let mut counts = vec![0.0; pairs + 1];
@@ -97,8 +101,8 @@ fn normal_p(first: usize, second: usize, u: f64, ties: f64) -> f64 {
     erfc(distance / std::f64::consts::SQRT_2).min(1.0)
 }
 
-/// Corrects the probabilities of several tests for their number (Holm 1979): whoever calls those at most
-/// [`SIGNIFICANCE`] significant is wrong about any of them with that probability.
+/// Corrects the probabilities of several tests for their number (Holm 1979): whoever calls those at
+/// most [`SIGNIFICANCE`] significant is wrong about any of them with that probability.
 #[must_use]
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
@@ -112,15 +116,17 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
     corrected
 }
 
-/// How many launches each of two arms needs so that a difference as large as the one seen shows with a probability of 80 %, among so
-/// many comparisons; `None` where that are more than a thousand, or nothing was seen. By Noether (1987), and never fewer than the exact test needs to be
-/// able to speak at all.
+/// How many launches each of two arms needs so that a difference as large as the one seen shows
+/// with a probability of 80 %, among so many comparisons; `None` where that are more than a
+/// thousand, or nothing was seen. By Noether (1987), and never fewer than the exact test needs to
+/// be able to speak at all.
 #[must_use]
 pub fn launches_to_show(effect: f64, comparisons: usize) -> Option<usize> {
     let significance = SIGNIFICANCE / comparisons.max(1) as f64;
     let normal = |tail: f64| std::f64::consts::SQRT_2 * erfc_inv(2.0 * tail);
     let both = normal(significance / 2.0) + normal(1.0 - POWER);
-    // Both arms are of one size: 1/2 * 1/2 of all; the effect is twice the distance of P(larger) from a half.
+    // Both arms are of one size: 1/2 * 1/2 of all; the effect is twice the distance of P(larger)
+    // from a half.
     let distance = effect.abs() / 2.0;
     let all = both * both / (12.0 * 0.25 * distance * distance);
     if !all.is_finite() || all / 2.0 > LAUNCHES_MAX as f64 {
@@ -129,7 +135,8 @@ pub fn launches_to_show(effect: f64, comparisons: usize) -> Option<usize> {
     Some(((all / 2.0).ceil() as usize).max(launches_to_speak(comparisons)))
 }
 
-/// The fewest launches of each arm with which the most extreme result is significant among so many comparisons.
+/// The fewest launches of each arm with which the most extreme result is significant among so many
+/// comparisons.
 #[must_use]
 pub fn launches_to_speak(comparisons: usize) -> usize {
     let significance = SIGNIFICANCE / comparisons.max(1) as f64;

@@ -1,11 +1,13 @@
-//! From when on a series counts: the first samples of a launch are of cold caches, first faults and a governor that wakes up.
+//! From when on a series counts: the first samples of a launch are of cold caches, first faults and
+//! a governor that wakes up.
 
 /// Samples of a batch, whose mean stands for them: the 5 of MSER-5.
 const BATCH: usize = 5;
 
-/// How many values at the beginning are of the warm-up: the rule MSER-5 (White 1997; White, Cobb and Spratt 2000). It drops that
-/// beginning without which the mean of the rest has the least standard error. `None` where that is more than half of
-/// the series: then it never settled, and a longer one is needed.
+/// How many values at the beginning are of the warm-up: the rule MSER-5 (White 1997; White, Cobb
+/// and Spratt 2000). It drops that beginning without which the mean of the rest has the least
+/// standard error. `None` where that is more than half of the series: then it never settled, and a
+/// longer one is needed.
 #[must_use]
 pub fn settled(series: &[f64]) -> Option<usize> {
     let batches: Vec<f64> =
@@ -17,10 +19,12 @@ pub fn settled(series: &[f64]) -> Option<usize> {
     (best <= batches.len() / 2).then_some(best * BATCH)
 }
 
-/// The number of batches to drop. The last few are never all that is left: two that are equal by chance would have no error at all.
+/// The number of batches to drop. The last few are never all that is left: two that are equal by
+/// chance would have no error at all.
 fn least_error(batches: &[f64]) -> usize {
     let last = batches.len() - 2;
-    // From the end, so that each sum is made out of the one before. Welford's form: large means don't swallow small spreads.
+    // From the end, so that each sum is made out of the one before. Welford's form: large means
+    // don't swallow small spreads.
     let (mut mean, mut squares, mut count) = (0.0, 0.0, 0.0);
     let mut best = (f64::INFINITY, 0);
     for (drop, value) in batches.iter().enumerate().rev() {

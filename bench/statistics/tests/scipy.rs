@@ -1,5 +1,6 @@
-//! The same data by another hand: the expected values were computed once with scipy 1.17.1 (`mannwhitneyu`,
-//! `binomtest(..).proportion_ci`, `bootstrap`, numpy's `quantile`) and stand here as they were printed.
+//! The same data by another hand: the expected values were computed once with scipy 1.17.1
+//! (`mannwhitneyu`, `binomtest(..).proportion_ci`, `bootstrap`, numpy's `quantile`) and stand here
+//! as they were printed.
 
 use statistics::binomial::{clopper_pearson, wilson};
 use statistics::rank::{holm, launches_to_show, mann_whitney};

@@ -57,7 +57,8 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
     assert!(held >= 368, "{held} of 400");
 }
 
-/// A server that takes a fixed time for each request, but for one stall; its clock is only this number.
+/// A server that takes a fixed time for each request, but for one stall; its clock is only this
+/// number.
 struct Stalling {
     now_ns: u64,
     service_ns: u64,
@@ -87,7 +88,8 @@ impl Exchange for Stalling {
     }
 }
 
-/// The 99th percentile of both kinds of latency, in ms, of 5 s with one stall of 100 ms in the middle.
+/// The 99th percentile of both kinds of latency, in ms, of 5 s with one stall of 100 ms in the
+/// middle.
 fn p99_of_a_stall(arrivals: Option<Arrivals>) -> [f64; 2] {
     let mut server = Stalling {
         now_ns: 0,
@@ -105,9 +107,10 @@ fn p99_of_a_stall(arrivals: Option<Arrivals>) -> [f64; 2] {
     [p99(|sample| sample.latency_ns), p99(|sample| sample.uncorrected_ns)]
 }
 
-/// Requests come at a rate r and take s each; a stall of S delays those that are due until the backlog is gone, S / (1 - rs)
-/// later, by amounts that fall evenly from S to 0. Of a window W, a share of S / (1 - rs) / W is delayed, and the slowest hundredth
-/// of all begins where the rest of that share lies above it.
+/// Requests come at a rate r and take s each; a stall of S delays those that are due until the
+/// backlog is gone, S / (1 - rs) later, by amounts that fall evenly from S to 0. Of a window W, a
+/// share of S / (1 - rs) / W is delayed, and the slowest hundredth of all begins where the rest of
+/// that share lies above it.
 #[test]
 fn a_stall_shows_in_the_open_loops_p99_and_not_in_the_closed_ones() {
     let (stall_ms, window_ms, busy) = (100.0, 5_000.0, 0.1);

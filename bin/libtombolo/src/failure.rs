@@ -95,7 +95,8 @@ pub fn sending(error: &SendError) -> Failure {
     of(errno, error)
 }
 
-/// [`ReceiveError::Closed`] is the end of the file, and no failure, except where a caller makes it one.
+/// [`ReceiveError::Closed`] is the end of the file, and no failure, except where a caller makes it
+/// one.
 pub fn receiving(error: &ReceiveError) -> Failure {
     let errno = match error {
         ReceiveError::TimedOut => return timed_out("message"),
@@ -119,7 +120,8 @@ pub fn opening(error: &OpenError) -> Failure {
     let errno = match error {
         OpenError::WrongMode { .. } => Some(Errno::PROTOTYPE),
         OpenError::Reopened { .. } => Some(Errno::ALREADY),
-        // The kernel's word; anything else is that the region or the descriptors are not what they should be.
+        // The kernel's word; anything else is that the region or the descriptors are not what they
+        // should be.
         error => kernels(error).or(Some(Errno::PROTO)),
     };
     of(errno, error)

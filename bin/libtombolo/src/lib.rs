@@ -1,7 +1,8 @@
 //! libtombolo.so: channels, endpoints and services for programs in C, and in whatever can call C.
 //!
-//! The functions, their arguments and their errors are those of `include/tombolo/channel.h`, `endpoint.h` and `service.h`; `sys::channel_abi`,
-//! `sys::endpoint_abi` and `sys::service_abi` keep that contract towards C, and what is here does the work, without a pointer that C gave.
+//! The functions, their arguments and their errors are those of `include/tombolo/channel.h`,
+//! `endpoint.h` and `service.h`; `sys::channel_abi`, `sys::endpoint_abi` and `sys::service_abi`
+//! keep that contract towards C, and what is here does the work, without a pointer that C gave.
 //! `docs/channels.md`, `docs/endpoints.md` and `docs/services.md` are for users.
 
 mod buffer;

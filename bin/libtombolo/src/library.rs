@@ -31,7 +31,8 @@ impl Library {
         Self { table: Table::new(), services: ServiceTable::new() }
     }
 
-    /// For each call by which a program comes to hold something: from the first one on, descriptors are known by what they are.
+    /// For each call by which a program comes to hold something: from the first one on, descriptors
+    /// are known by what they are.
     pub(crate) fn begin(&self) {
         sys::known::live_in_a_foreign_program();
     }
@@ -83,7 +84,8 @@ impl Library {
         Ok(())
     }
 
-    /// Does what gives memory back, also where the handle is closed meanwhile: `orphaned` is what the program hears then.
+    /// Does what gives memory back, also where the handle is closed meanwhile: `orphaned` is what
+    /// the program hears then.
     fn or_give_back(
         &self,
         channel: Handle,

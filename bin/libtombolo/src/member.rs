@@ -110,7 +110,8 @@ impl Member {
         self.origin
     }
 
-    /// Makes a call that does not wait for a peer, and tells whoever polls what is so after it. One that a signal has interrupted may go on.
+    /// Makes a call that does not wait for a peer, and tells whoever polls what is so after it. One
+    /// that a signal has interrupted may go on.
     pub fn call<T>(&mut self, work: impl FnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
         if !self.origin.is_here() {
             let text =
@@ -122,7 +123,8 @@ impl Member {
         outcome
     }
 
-    /// Makes a call that may wait: if it is not the one that a signal has interrupted, that one is given up.
+    /// Makes a call that may wait: if it is not the one that a signal has interrupted, that one is
+    /// given up.
     pub(crate) fn call_wanted<T>(
         &mut self,
         wanted: Option<Wanted<'_>>,
@@ -429,7 +431,8 @@ impl Member {
         self.endpoint.prepare(&From::Any).map_err(|error| refusals::of(&error, Patience::Never))
     }
 
-    /// Sleeps until something may have come; false: the time was over. `EINTR`: a signal handler ran.
+    /// Sleeps until something may have come; false: the time was over. `EINTR`: a signal handler
+    /// ran.
     pub(crate) fn sleep(&self, until: Option<Instant>) -> Outcome<bool> {
         let descriptor = self.endpoint.descriptor();
         poll_until(&[descriptor], until)
@@ -461,7 +464,8 @@ impl Member {
     }
 }
 
-/// Longest text that says whom to find, in bytes: the names of a topology file are shorter, so a longer one is a mistake.
+/// Longest text that says whom to find, in bytes: the names of a topology file are shorter, so a
+/// longer one is a mistake.
 const WHOM_BYTES_MAX: usize = 255;
 
 /// Parses a peer's name or address: an address as people write it, or else a name.

@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use sys::channel_abi::Outcome;
 
-/// Longest name of a service, in bytes: those of the topology file are shorter, so a longer one is a mistake.
+/// Longest name of a service, in bytes: those of the topology file are shorter, so a longer one is
+/// a mistake.
 const SERVICE_BYTES_MAX: usize = 255;
 
 /// Where two programs meet.

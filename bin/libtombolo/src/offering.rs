@@ -14,7 +14,8 @@ use sys::channel_abi::{Failure, Options, Outcome, Patience};
 use sys::eventfd::Eventfd;
 use sys::fork::Origin;
 
-/// How long an offerer, or the node's daemon, may take for its answer where the caller says nothing about waiting.
+/// How long an offerer, or the node's daemon, may take for its answer where the caller says nothing
+/// about waiting.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An end, and who is at the other one.
@@ -33,7 +34,8 @@ pub struct Offering {
     origin: Origin,
 }
 
-/// Ends the waits for an offer's openers. In a fork's child it does nothing: the event is the parent's, too.
+/// Ends the waits for an offer's openers. In a fork's child it does nothing: the event is the
+/// parent's, too.
 #[derive(Debug)]
 pub struct Ender {
     lifeline: Arc<Eventfd>,
@@ -154,7 +156,8 @@ impl Offering {
         }
     }
 
-    /// Waits for an opener, or the end of the offer; false: the time was over. Signals do not end it.
+    /// Waits for an opener, or the end of the offer; false: the time was over. Signals do not end
+    /// it.
     fn sleep(&self, deadline: Option<Instant>) -> Outcome<bool> {
         loop {
             match poll_until(&[self.source(), self.lifeline.as_fd()], deadline) {
@@ -220,7 +223,8 @@ fn answer_by(options: &Options) -> Instant {
     wait_until(options).unwrap_or(now).max(now + ANSWER_PATIENCE)
 }
 
-/// Where nobody wants to wait, a daemon that is not there is an error at once, and one that says what to do.
+/// Where nobody wants to wait, a daemon that is not there is an error at once, and one that says
+/// what to do.
 fn check_daemon(path: &std::path::Path, options: &Options) -> Outcome<()> {
     if options.wait_ns != 0 || path.exists() {
         return Ok(());
@@ -233,7 +237,8 @@ fn check_daemon(path: &std::path::Path, options: &Options) -> Outcome<()> {
     Err(failure(Errno::CONNREFUSED, text))
 }
 
-/// Makes a failure of the daemon's refusal; `taken` is its errno for a thing that another program has.
+/// Makes a failure of the daemon's refusal; `taken` is its errno for a thing that another program
+/// has.
 pub fn daemon_refused(error: &ControlError, taken: Errno) -> Failure {
     let errno = match error {
         ControlError::Refused { errno, .. } if *errno == Errno::BUSY.raw_os_error() => Some(taken),

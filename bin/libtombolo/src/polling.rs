@@ -1,9 +1,11 @@
-//! Waiting for one direction of a channel: in a call that signals interrupt, and by a descriptor that event loops watch.
+//! Waiting for one direction of a channel: in a call that signals interrupt, and by a descriptor
+//! that event loops watch.
 //!
-//! A ring in shared memory is nothing that the kernel could watch. What it can watch is the doorbell, which the other end rings
-//! only for those who have said that they sleep; and it may ring before that is of use. So what a program polls is an
-//! epoll descriptor of three: the doorbell, the end's own lifeline, and an event of ours, raised while there is something
-//! of which the doorbell may never tell.
+//! A ring in shared memory is nothing that the kernel could watch. What it can watch is the
+//! doorbell, which the other end rings only for those who have said that they sleep; and it may
+//! ring before that is of use. So what a program polls is an epoll descriptor of three: the
+//! doorbell, the end's own lifeline, and an event of ours, raised while there is something of which
+//! the doorbell may never tell.
 
 use crate::failure::system;
 use channel::Descriptors;

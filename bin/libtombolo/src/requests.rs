@@ -6,7 +6,8 @@ use std::collections::{HashMap, HashSet};
 /// So many requests are kept before anybody looks whether those who asked are still there.
 const PRUNE_AT_LEAST: usize = 64;
 
-/// Requests that were received. Of two of one endpoint only the newer can be answered, so there is at most one of each.
+/// Requests that were received. Of two of one endpoint only the newer can be answered, so there is
+/// at most one of each.
 #[derive(Debug)]
 pub struct Requests {
     /// Number of the last one.

@@ -12,7 +12,8 @@ use sys::channel_abi::{Failure, Outcome, Patience};
 use sys::eventfd::Eventfd;
 use sys::service_abi::Call;
 
-/// Calls that have no answer yet, of all domains together. The memory of each is that of a line or a record at most.
+/// Calls that have no answer yet, of all domains together. The memory of each is that of a line or
+/// a record at most.
 const MAX_CALLS: usize = 4096;
 /// Those of one domain: however many it makes, the others are served.
 const MAX_CALLS_OF_ONE: usize = 256;
@@ -48,7 +49,8 @@ struct Calls {
     last: u64,
     /// The number of open calls of each domain that has some.
     of_domain: BTreeMap<Caller, usize>,
-    /// Our own numbers of open sessions. Those on the wire are the consumer's choice, so they tell no two consumers apart.
+    /// Our own numbers of open sessions. Those on the wire are the consumer's choice, so they tell
+    /// no two consumers apart.
     sessions: HashMap<SessionId, u64>,
     last_session: u64,
     /// Why no more will come.
@@ -115,7 +117,8 @@ impl Queue {
         self.lock().sessions.remove(&id);
     }
 
-    /// Locks it. What is in it is whole at any time, so a thread that panicked while it had the lock has spoilt nothing.
+    /// Locks it. What is in it is whole at any time, so a thread that panicked while it had the
+    /// lock has spoilt nothing.
     fn lock(&self) -> MutexGuard<'_, Calls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }

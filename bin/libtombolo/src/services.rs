@@ -1,7 +1,8 @@
 //! The calls of `include/tombolo/service.h`, each a few lines: find the service, do it.
 //!
-//! A service that is started has a thread, in which the crate `service` serves it. Each call of a consumer is put into a queue, from which the
-//! program takes it, and is answered later, by whatever thread of the program.
+//! A service that is started has a thread, in which the crate `service` serves it. Each call of a
+//! consumer is put into a queue, from which the program takes it, and is answered later, by
+//! whatever thread of the program.
 
 use crate::failure::{self, failure};
 use crate::library::Library;

@@ -1,4 +1,5 @@
-//! The state behind one handle: a lock for each direction, so that a thread that reads and one that writes never meet.
+//! The state behind one handle: a lock for each direction, so that a thread that reads and one that
+//! writes never meet.
 
 use crate::failure::{self, busy, closed, failure};
 use crate::offering::{Offering, mode_of};
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 use sys::channel_abi::{Direction, Failure, Handle, Options, Outcome, Patience};
 use sys::fork::Origin;
 
-/// How long the child of a fork waits for a lock that is held for moments only: the thread that holds it may not be there.
+/// How long the child of a fork waits for a lock that is held for moments only: the thread that
+/// holds it may not be there.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// In a [`Slot`]'s time-outs: [`Patience::Forever`].
 const FOREVER: i64 = -1;
@@ -76,7 +78,8 @@ enum State {
 pub enum Entry {
     /// If no other thread is in it.
     IfFree,
-    /// With memory that the program gives back: whoever else is there finds it lent, and leaves in a moment.
+    /// With memory that the program gives back: whoever else is there finds it lent, and leaves in
+    /// a moment.
     GivingBack,
 }
 
@@ -328,7 +331,8 @@ impl Slot {
         }
     }
 
-    /// Closes a channel, as far as it is this process's: a fork's child has no end to close, and its halves know that.
+    /// Closes a channel, as far as it is this process's: a fork's child has no end to close, and
+    /// its halves know that.
     fn close_channel(
         &self,
         closer: &Closer,
@@ -342,7 +346,8 @@ impl Slot {
             writing.part();
         }
         closer.close();
-        // Whoever was waiting is awake by now, or a thread of the parent's that this process does not have.
+        // Whoever was waiting is awake by now, or a thread of the parent's that this process does
+        // not have.
         let (Ok(mut read_lane), Ok(mut write_lane)) = (lock(&self.reading.0), lock(&self.writing.0)) else {
             return Left::Something;
         };
@@ -354,7 +359,8 @@ impl Slot {
         left
     }
 
-    /// Takes back memory of a handle that is closed, or being closed by another thread now; what is left then.
+    /// Takes back memory of a handle that is closed, or being closed by another thread now; what is
+    /// left then.
     pub fn give_back(&self, direction: Direction, handle: Handle) -> Outcome<Left> {
         let none =
             || failure(Errno::BADF, "the handle is closed, and none of its memory is with the program");
@@ -431,7 +437,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> Outcome<MutexGuard<'_, T>> {
 /// The process that first had a handle.
 static FIRST: Mutex<Option<Origin>> = Mutex::new(None);
 
-/// Whether this process is the child of a fork of one that has used the library: then what is locked may be so for ever.
+/// Whether this process is the child of a fork of one that has used the library: then what is
+/// locked may be so for ever.
 fn is_fork() -> bool {
     FIRST.try_lock().map_or(true, |first| first.is_some_and(|first| !first.is_here()))
 }

@@ -1,4 +1,5 @@
-//! The table of handles: a number that a program holds, however wrong it is, leads to what it stands for or to an error.
+//! The table of handles: a number that a program holds, however wrong it is, leads to what it
+//! stands for or to an error.
 
 use crate::failure::{closed, failure};
 use crate::slot::{Left, New, Slot, lock, remember_process};
@@ -6,8 +7,8 @@ use rustix::io::Errno;
 use std::sync::{Mutex, OnceLock};
 use sys::channel_abi::{Handle, Outcome};
 
-/// Places of the first part of the table; each further part has twice as many as the one before, so that those who have one
-/// channel do not pay for thousands.
+/// Places of the first part of the table; each further part has twice as many as the one before, so
+/// that those who have one channel do not pay for thousands.
 const FIRST_PART: usize = 8;
 /// Parts of the table.
 const PARTS: usize = 13;
@@ -101,7 +102,8 @@ impl Table {
     }
 
     fn free(&self, place: usize) {
-        // A lock that never comes free is that of a parent's thread: this process will do without the place.
+        // A lock that never comes free is that of a parent's thread: this process will do without
+        // the place.
         if let Ok(mut free) = lock(&self.free) {
             free.used.push(place);
         }

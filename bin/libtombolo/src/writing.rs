@@ -26,8 +26,9 @@ struct Outgoing {
     unfinished: Option<Unfinished>,
 }
 
-/// How far a message in pieces came. It goes on when a message as long is written that begins with what was sent: where it
-/// lies says nothing, because a program that has given it up writes the next one from the same buffer.
+/// How far a message in pieces came. It goes on when a message as long is written that begins with
+/// what was sent: where it lies says nothing, because a program that has given it up writes the
+/// next one from the same buffer.
 #[derive(Debug)]
 struct Unfinished {
     length: usize,
@@ -205,7 +206,8 @@ impl Writing {
         Ok(descriptor)
     }
 
-    /// The outcome of a call that wanted room for `length` bytes; what is polled tells when there is some.
+    /// The outcome of a call that wanted room for `length` bytes; what is polled tells when there
+    /// is some.
     fn said<T>(&mut self, length: usize, done: Result<T, SendError>) -> Outcome<T> {
         let refused = matches!(done, Err(SendError::Full | SendError::TimedOut));
         if refused {

@@ -1,4 +1,5 @@
-//! Every call of the headers, from C programs: `calls.c` of channels, `endpoints.c` of endpoints, `bound.c` of those that a daemon knows.
+//! Every call of the headers, from C programs: `calls.c` of channels, `endpoints.c` of endpoints,
+//! `bound.c` of those that a daemon knows.
 
 mod stage;
 

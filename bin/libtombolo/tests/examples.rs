@@ -86,7 +86,8 @@ fn every_offerer_answers_every_opener() {
     }
 }
 
-/// An offerer that is killed leaves a socket at which nobody listens: an opener waits, and the next offerer takes the place.
+/// An offerer that is killed leaves a socket at which nobody listens: an opener waits, and the next
+/// offerer takes the place.
 #[test]
 fn openers_wait_for_the_one_that_takes_a_dead_offerers_place() {
     let stage = Stage::set();

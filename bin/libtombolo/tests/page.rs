@@ -1,5 +1,5 @@
-//! `docs/channels.md` and `docs/endpoints.md` work when they are typed: their programs are compiled and run as the pages say, and print what
-//! these say.
+//! `docs/channels.md` and `docs/endpoints.md` work when they are typed: their programs are compiled
+//! and run as the pages say, and print what these say.
 
 mod stage;
 
@@ -57,7 +57,8 @@ fn the_page_works_when_it_is_typed() {
     assert_eq!(text(&output.stdout), shown, "{}", text(&output.stderr));
 }
 
-/// Both programs of the page do what it shows; a stand-in for the daemon introduces them. `e2e` types them in domains of their own.
+/// Both programs of the page do what it shows; a stand-in for the daemon introduces them. `e2e`
+/// types them in domains of their own.
 #[test]
 fn the_programs_of_the_page_on_endpoints_do_what_it_shows() {
     let stage = Stage::set();

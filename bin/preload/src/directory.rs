@@ -1,5 +1,5 @@
-//! The directory service, asked by the C library's rules: links that are opened when first needed, one for each thread that
-//! asks at the same time.
+//! The directory service, asked by the C library's rules: links that are opened when first needed,
+//! one for each thread that asks at the same time.
 
 use crate::hosts::{Hosts, is_dns_address, is_dns_name};
 use crate::order::Probes;
@@ -12,11 +12,13 @@ use sys::name_abi::libc::{AF_INET, AF_INET6, AI_ALL, AI_CANONNAME, AI_V4MAPPED, 
 use sys::name_abi::{AddressInfo, Failure, Hints, Host, Names, Reply, fork_generation};
 use wire::directory::{AddressQuery, Addresses, KIND, Names as NameList, file};
 
-/// Threads of a process that may ask at the same time; more go to the C library, which asks the stub.
+/// Threads of a process that may ask at the same time; more go to the C library, which asks the
+/// stub.
 const LINKS: usize = 16;
 /// Wished bytes of a ring: the longest answer is about 1.4 KiB.
 const RING_BYTES: u32 = 16 * 1024;
-/// How long a look-up may take: what the C library takes for three servers and two attempts of five seconds.
+/// How long a look-up may take: what the C library takes for three servers and two attempts of five
+/// seconds.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// How long getting a link may take. The daemon and the server answer at once, or are in trouble.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -27,7 +29,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Directory {
     hosts: Hosts,
-    /// Taken by `try_lock` only: in the child of a fork, those that other threads held stay locked for ever.
+    /// Taken by `try_lock` only: in the child of a fork, those that other threads held stay locked
+    /// for ever.
     links: [Mutex<Link>; LINKS],
 }
 
@@ -49,7 +52,8 @@ impl Link {
         Self { generation: 0, open: None, retry: None, payload: Vec::new(), probes: Probes::new() }
     }
 
-    /// Asks, over a new link if the old one is broken. Look-ups change nothing, so they may be asked twice.
+    /// Asks, over a new link if the old one is broken. Look-ups change nothing, so they may be
+    /// asked twice.
     fn ask<T>(&mut self, file: u32, read: impl Fn(Result<&[u8], Errno>) -> Reply<T>) -> Reply<T> {
         for _ in 0..2 {
             self.prepare();
@@ -96,8 +100,8 @@ impl Link {
     }
 }
 
-/// A link to the first directory service that the domain mounts. Without a daemon or a server there is none, and the program
-/// resolves as it would without this library; there is nobody to tell.
+/// A link to the first directory service that the domain mounts. Without a daemon or a server there
+/// is none, and the program resolves as it would without this library; there is nobody to tell.
 fn connect() -> Option<Blocking> {
     // The program's, before there is any: it may close whatever number it likes.
     sys::known::live_in_a_foreign_program();
@@ -151,16 +155,16 @@ impl Directory {
     }
 }
 
-/// Whether a name is one that the C library would let through to a program, which may print it or pass it to a shell: names
-/// come from whoever runs the name server of an address.
+/// Whether a name is one that the C library would let through to a program, which may print it or
+/// pass it to a shell: names come from whoever runs the name server of an address.
 fn is_printable(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('-')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// The C library's failure for an upstream that failed with this errno. A domain that may not resolve gets the same as from
-/// the stub, which refuses.
+/// The C library's failure for an upstream that failed with this errno. A domain that may not
+/// resolve gets the same as from the stub, which refuses.
 fn failure(errno: Errno) -> Failure {
     match errno {
         Errno::NOENT | Errno::INVAL | Errno::NAMETOOLONG => Failure::NoName,
@@ -232,8 +236,8 @@ fn wanted(hints: Hints) -> (bool, bool) {
     (v4, hints.family != AF_INET)
 }
 
-/// The addresses as the hints want them. IPv4 addresses for who wants IPv6 and allows it: with `AI_ALL` in any case,
-/// otherwise where there is nothing else.
+/// The addresses as the hints want them. IPv4 addresses for who wants IPv6 and allows it: with
+/// `AI_ALL` in any case, otherwise where there is nothing else.
 fn fit(addresses: Vec<IpAddr>, hints: Hints) -> Vec<IpAddr> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv4);
     let mapped = |v4: Vec<IpAddr>| {

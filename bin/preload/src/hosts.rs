@@ -1,5 +1,5 @@
-//! The names and addresses that are left to the C library: those of `/etc/hosts` (files come first), and texts that are no
-//! name of the DNS.
+//! The names and addresses that are left to the C library: those of `/etc/hosts` (files come
+//! first), and texts that are no name of the DNS.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,9 +11,11 @@ use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 use wire::directory::MAX_NAME_BYTES;
 
-/// Longest hosts file that is kept in memory; with a longer one, everything is the C library's business.
+/// Longest hosts file that is kept in memory; with a longer one, everything is the C library's
+/// business.
 const MAX_HOSTS_BYTES: u64 = 64 * 1024;
-/// How long a look at the file holds: who asks thousands of names a second need not look thousands of times.
+/// How long a look at the file holds: who asks thousands of names a second need not look thousands
+/// of times.
 const LOOK_HOLDS: Duration = Duration::from_millis(10);
 /// Longest label of a name (RFC 1035 section 2.3.4).
 const MAX_LABEL_BYTES: usize = 63;

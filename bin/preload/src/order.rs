@@ -1,6 +1,6 @@
-//! The order of addresses for a program: RFC 6724 section 6 with the default table, as the C library does it, so that
-//! `getaddrinfo` gives the same first address with and without this library. Left out: rule 9 for IPv4 (it takes the netmask
-//! of each device) and `/etc/gai.conf`.
+//! The order of addresses for a program: RFC 6724 section 6 with the default table, as the C
+//! library does it, so that `getaddrinfo` gives the same first address with and without this
+//! library. Left out: rule 9 for IPv4 (it takes the netmask of each device) and `/etc/gai.conf`.
 
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, connect, connect_unspec, getsockname, socket_with,
@@ -12,7 +12,8 @@ use sys::known::Known;
 /// A row of the policy table: prefix, its length, precedence, label.
 type Policy = (Ipv6Addr, u32, u8, u8);
 
-/// The default policy table of the C library: that of RFC 3484 with the additions of RFC 6724. The longest prefix counts.
+/// The default policy table of the C library: that of RFC 3484 with the additions of RFC 6724. The
+/// longest prefix counts.
 const POLICIES: [Policy; 8] = [
     (Ipv6Addr::LOCALHOST, 128, 50, 0),
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96, 10, 4),
@@ -36,7 +37,8 @@ struct Candidate {
     from: Option<IpAddr>,
 }
 
-/// Sockets by which the kernel is asked for routes. They are kept, because making one costs ten times as much as asking.
+/// Sockets by which the kernel is asked for routes. They are kept, because making one costs ten
+/// times as much as asking.
 #[derive(Debug)]
 pub struct Probes {
     v4: Option<Known>,
@@ -69,7 +71,8 @@ impl Probes {
         let socket = kept.as_ref()?.get().ok()?;
         connect(socket, &SocketAddr::new(to, ANY_PORT)).ok()?;
         let from = getsockname(socket).ok().and_then(|from| SocketAddr::try_from(from).ok());
-        // The next route must not be looked up from this address. A socket that stays connected is of no more use.
+        // The next route must not be looked up from this address. A socket that stays connected is
+        // of no more use.
         if connect_unspec(socket).is_err() {
             *kept = None;
         }

@@ -1,4 +1,5 @@
-//! Unmodified programs with the library preloaded, a stand-in for the daemon, and a directory service with a few names.
+//! Unmodified programs with the library preloaded, a stand-in for the daemon, and a directory
+//! service with a few names.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -124,8 +125,9 @@ print(socket.gethostbyaddr("192.0.2.1")[0], socket.getfqdn("alias.example"))
     assert_eq!(String::from_utf8_lossy(&output.stdout), "host.example host.example\n", "{wrong}");
 }
 
-/// A program looked a name up, closed everything from 3 up as daemons do, and opened files: at its next look-up the library wrote
-/// into them, and put descriptors of its own in their place. After a fork, and where files were moved there (`dup2`), too.
+/// A program looked a name up, closed everything from 3 up as daemons do, and opened files: at its
+/// next look-up the library wrote into them, and put descriptors of its own in their place. After a
+/// fork, and where files were moved there (`dup2`), too.
 #[test]
 fn files_that_a_program_puts_at_the_librarys_numbers_are_the_programs() {
     let stage = Stage::set();

@@ -1,5 +1,6 @@
-//! The same questions with the library preloaded and without, then by the C library and the stub: the same answers, in the
-//! same order. In a network namespace with nothing but a loopback device, as in a domain.
+//! The same questions with the library preloaded and without, then by the C library and the stub:
+//! the same answers, in the same order. In a network namespace with nothing but a loopback device,
+//! as in a domain.
 
 use entrance::{Entrance, Entrances};
 use session::Control;

@@ -16,7 +16,8 @@ use std::path::PathBuf;
 /// Above the options that every command has, so that they stand apart from its own.
 const NODE: &str = "Which node";
 
-/// Join isolated domains, on one host or many: services as files, at memory speed where they share a host.
+/// Join isolated domains, on one host or many: services as files, at memory speed where they share
+/// a host.
 #[derive(Debug, Parser)]
 #[command(
     name = "tombolo",
@@ -109,7 +110,8 @@ The node is asked first whether it has the room, the image and the mounts, and m
   tombolo cp web:/var/log/web .
   tombolo cp shop/web:/data ./data    where several distributed containers have a `web`")]
     Cp(CpArgs),
-    /// Print what happened: changes, starts and ends of domains; or look at event channels, publish and subscribe
+    /// Print what happened: changes, starts and ends of domains; or look at event channels, publish
+    /// and subscribe
     #[command(after_help = "Examples:
   tombolo events                                 what happened on this node
   tombolo events -f --json                       and what happens from now on
@@ -281,10 +283,12 @@ Each key is mapped, or refused with its line, its name and what to do (docs/imag
   tombolo trace dns example.org --domain web --repeat 100
   tombolo trace dns --json")]
     Trace(TraceArgs),
-    /// Images of containers: pull, import, list, remove; and `build`, for the guests of virtual machines
+    /// Images of containers: pull, import, list, remove; and `build`, for the guests of virtual
+    /// machines
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Look at this machine: whether it has what containers, guests, volumes, reservations and clusters take
+    /// Look at this machine: whether it has what containers, guests, volumes, reservations and
+    /// clusters take
     #[command(after_help = "Examples:
   sudo tombolo doctor
   sudo tombolo doctor --json | jq -r '.[] | select(.state == \"missing\") | .advice'
@@ -519,7 +523,8 @@ pub struct InspectArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {
-    /// Use a running service as many and clumsy clients do, and say what it does wrong; exit code 1 where something was found
+    /// Use a running service as many and clumsy clients do, and say what it does wrong; exit code 1
+    /// where something was found
     #[command(after_help = "Examples:\n  tombolo service check thermometer\n  \
                             tombolo service check thermometer --domain hall --write --json")]
     Check(CheckServiceArgs),
@@ -635,7 +640,8 @@ pub struct TraceArgs {
     /// The request; for a directory, as it would be written to its `query`
     #[arg(default_value = "localhost")]
     pub name: String,
-    /// From which domain to ask (default: one that may use `ctl`, or else the first that mounts the service)
+    /// From which domain to ask (default: one that may use `ctl`, or else the first that mounts the
+    /// service)
     #[arg(long, value_name = "DOMAIN")]
     pub domain: Option<String>,
     /// How often; medians are printed
@@ -648,7 +654,8 @@ pub struct TraceArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Measure a plan: any subjects, bare and virtualized, with honest statistics and a report of one page
+    /// Measure a plan: any subjects, bare and virtualized, with honest statistics and a report of
+    /// one page
     #[command(after_help = "Examples:
   tombolo bench run quick --out results
   tombolo bench run plan.toml --out results      goes on where it was interrupted
@@ -719,7 +726,8 @@ pub struct BenchArgs {
     /// Numbers of domains to measure with (`directory`)
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     pub domains: Vec<usize>,
-    /// Only conditions that have these words (`channel`, `ipc`, `link`): 'stream,message=64 B'. May be repeated
+    /// Only conditions that have these words (`channel`, `ipc`, `link`): 'stream,message=64 B'. May
+    /// be repeated
     #[arg(long, value_name = "WORD,...", conflicts_with_all = ["between", "kind", "part"])]
     pub case: Vec<String>,
     /// Only this arm, by its name in the tables (`channel`, `ipc`, `link`). May be repeated

@@ -1,5 +1,5 @@
-//! One binary, many roles. The roles that run once for each domain are chosen before the command line is parsed, so that
-//! they stay small.
+//! One binary, many roles. The roles that run once for each domain are chosen before the command
+//! line is parsed, so that they stay small.
 
 mod cli;
 mod commands;
@@ -19,7 +19,8 @@ fn main() -> ExitCode {
     }
     match cli::Cli::try_parse() {
         Ok(cli) => commands::run(cli),
-        // Not even a word (the variables of a node count as arguments, so clap would only complain).
+        // Not even a word (the variables of a node count as arguments, so clap would only
+        // complain).
         Err(misuse) if misuse.kind() == clap::error::ErrorKind::MissingSubcommand => {
             // Standard error, as for every misuse; if it is gone, the exit code still says so.
             drop(writeln!(std::io::stderr(), "{}", cli::Cli::command().render_help()));

@@ -56,13 +56,14 @@ impl Failure {
     }
 }
 
-/// Returns a text of others that can't steer the reader's terminal: control characters other than line ends and tabs are replaced.
+/// Returns a text of others that can't steer the reader's terminal: control characters other than
+/// line ends and tabs are replaced.
 pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
 }
 
-/// A line that a domain wrote, for a terminal: it keeps its colours (`ESC [ ... m`, which end with the line), and can't steer the
-/// terminal in any other way.
+/// A line that a domain wrote, for a terminal: it keeps its colours (`ESC [ ... m`, which end with
+/// the line), and can't steer the terminal in any other way.
 pub fn harmless_line(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line.strip_suffix('\r').unwrap_or(line);
@@ -255,7 +256,8 @@ pub fn seconds(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    // `tombolo logs` once gave a hostile domain the reader's terminal: its title, its clipboard, what is already on the screen.
+    // `tombolo logs` once gave a hostile domain the reader's terminal: its title, its clipboard,
+    // what is already on the screen.
     #[test]
     fn what_a_domain_wrote_keeps_its_colours_and_steers_no_terminal() {
         assert_eq!(harmless_line("a\tb\r"), "a\tb");

@@ -1,5 +1,5 @@
-//! The roles that run once for each domain: chosen by the first word, before the command line is parsed, without an event
-//! loop.
+//! The roles that run once for each domain: chosen by the first word, before the command line is
+//! parsed, without an event loop.
 
 mod agent;
 mod checker;

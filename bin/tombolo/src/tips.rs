@@ -1,5 +1,6 @@
-//! Advice of the argument parser for a mistyped command. By itself it offers whatever begins alike (`completions` for `cp`), which
-//! sends people astray: here a word is offered if it differs by a slip of the hand, or if it is the word that other tools have for it.
+//! Advice of the argument parser for a mistyped command. By itself it offers whatever begins alike
+//! (`completions` for `cp`), which sends people astray: here a word is offered if it differs by a
+//! slip of the hand, or if it is the word that other tools have for it.
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
@@ -19,7 +20,8 @@ const ELSEWHERE: [(&[&str], &str); 10] = [
 /// Of so many letters one may be wrong.
 const LETTERS_A_SLIP: usize = 3;
 
-/// Leaves of the parser's advice on an unknown command what helps, and adds what it does not know. `first`: the first word that was typed.
+/// Leaves of the parser's advice on an unknown command what helps, and adds what it does not know.
+/// `first`: the first word that was typed.
 pub fn sharpen(error: &mut Error, first: Option<&str>) {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return;

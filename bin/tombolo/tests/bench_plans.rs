@@ -1,5 +1,5 @@
-//! `tombolo bench run|report|compare|preset`: what is refused, what is printed, and with which code it ends. Measuring for real has
-//! tests of its own in `bench/campaign`.
+//! `tombolo bench run|report|compare|preset`: what is refused, what is printed, and with which code
+//! it ends. Measuring for real has tests of its own in `bench/campaign`.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
@@ -93,7 +93,8 @@ fn a_regression_has_an_exit_code_of_its_own() {
     assert!(Path::new(&place("slower")).join("report.html").exists());
 }
 
-/// A run of a foreign program that takes some seconds, in a folder of its own, once a tenth of it is done.
+/// A run of a foreign program that takes some seconds, in a folder of its own, once a tenth of it
+/// is done.
 fn under_way(folder: &Path) -> (Child, BufReader<std::process::ChildStderr>) {
     let kit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/kit/python/echo_tcp.py");
     let plan = folder.join("plan.toml");

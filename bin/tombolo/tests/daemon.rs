@@ -1,4 +1,5 @@
-//! A daemon of its own: who may start one, what its admin socket does with nonsense, and what it leaves.
+//! A daemon of its own: who may start one, what its admin socket does with nonsense, and what it
+//! leaves.
 //!
 //! Needs root, and says so where it is not.
 

@@ -1,5 +1,5 @@
-//! `tombolo endpoint send|call|receive` in a domain: what is printed where, and how it ends. The daemon is a stand-in; the real one, and containers, are the
-//! end-to-end tests'.
+//! `tombolo endpoint send|call|receive` in a domain: what is printed where, and how it ends. The
+//! daemon is a stand-in; the real one, and containers, are the end-to-end tests'.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,7 @@
-//! The daemon is killed while it changes what runs, at whatever instruction it is at. The next `up` must make it whole, and the
-//! next `down` must leave nothing. The story: a daemon died between two steps of an edit, and its successor took over a
-//! domain that was neither what had been before nor what was wanted.
+//! The daemon is killed while it changes what runs, at whatever instruction it is at. The next `up`
+//! must make it whole, and the next `down` must leave nothing. The story: a daemon died between two
+//! steps of an edit, and its successor took over a domain that was neither what had been before nor
+//! what was wanted.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Moments after the beginning of an `up` at which the daemon is killed, in ms: its whole length, unevenly.
+/// Moments after the beginning of an `up` at which the daemon is killed, in ms: its whole length,
+/// unevenly.
 const MOMENTS_MS: [u64; 10] = [3, 11, 23, 41, 67, 90, 120, 170, 230, 310];
 
 fn file(colour: &str) -> String {
@@ -107,7 +109,8 @@ fn a_daemon_that_dies_in_the_middle_of_a_change_leaves_something_to_go_on_from()
     for (round, moment) in MOMENTS_MS.into_iter().enumerate() {
         let colour = if round % 2 == 0 { "red" } else { "blue" };
         let mut torn = node.up(colour).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // The moment is what the test is about: it must not depend on anything that the daemon says.
+        // The moment is what the test is about: it must not depend on anything that the daemon
+        // says.
         std::thread::park_timeout(Duration::from_millis(moment));
         node.kill_daemon(rustix::process::Signal::KILL);
         torn.wait().unwrap();
@@ -179,8 +182,8 @@ fn a_daemon_holds_no_more_after_many_changes_than_after_one() {
     }
 }
 
-// Of four that started at once on a node without a daemon, three failed: their daemons were refused, and nobody looked whether one
-// took requests by then.
+// Of four that started at once on a node without a daemon, three failed: their daemons were
+// refused, and nobody looked whether one took requests by then.
 #[test]
 fn several_ups_at_once_share_the_one_daemon() {
     let Some(node) = Node::new() else { return };
@@ -196,7 +199,8 @@ fn several_ups_at_once_share_the_one_daemon() {
     }
 }
 
-// A daemon with a mistyped --state-dir found nothing desired there, and ended every domain of the run directory.
+// A daemon with a mistyped --state-dir found nothing desired there, and ended every domain of the
+// run directory.
 #[test]
 fn a_daemon_with_another_state_does_not_end_what_it_does_not_know() {
     let Some(node) = Node::new() else { return };

@@ -431,8 +431,9 @@ async fn loiterers(kind: Kind) -> Done {
     let refused = within("a refusal", listener.accept()).await?;
     let many = matches!(&refused, Err(refused) if matches!(refused.why, RefusedWhy::Many { .. }));
     ensure(many, || format!("one too many: {refused:?}"))?;
-    // A node that proves who it is gets in beside them, from the same address: for each of its connections (over Ethernet there may be
-    // several before one carries frames) one of them is given up.
+    // A node that proves who it is gets in beside them, from the same address: for each of its
+    // connections (over Ethernet there may be several before one carries frames) one of them is
+    // given up.
     let near = cluster.tls(NEAR)?;
     let (found, accepted) = tokio::join!(connect(listener.locator(), &near, FAR), async {
         let mut given_up = 0;
@@ -464,7 +465,8 @@ async fn loiterers(kind: Kind) -> Done {
     }
 }
 
-/// Several machines, of which none has too many: one more is one too many of all, and one of those goes who have most.
+/// Several machines, of which none has too many: one more is one too many of all, and one of those
+/// goes who have most.
 async fn crowd(listener: &mut Listener, there: SocketAddr) -> Done {
     let from = |machine: u8| async move {
         let socket = TcpSocket::new_v4().map_err(Failure::during("make a socket"))?;
@@ -512,7 +514,8 @@ async fn hear(connection: &mut Connection, link: &mut Link, mut done: impl FnMut
     Ok(())
 }
 
-/// A far side, and a hostile node that has made its way in: a link without a driver, and its connection. The road goes with the cluster.
+/// A far side, and a hostile node that has made its way in: a link without a driver, and its
+/// connection. The road goes with the cluster.
 async fn hostile(kind: Kind) -> Done<(Cluster, Side, Link, Connection)> {
     let cluster = Cluster::new("ours")?;
     let settings = Settings {
@@ -585,7 +588,8 @@ async fn garbage(kind: Kind) -> Done {
         let found = far.next().await?;
         ensure(matches!(found, Event::Over(Over::Broken(_))), || format!("{name}: {found:?}"))?;
     }
-    // A compression that was not offered is refused before anything is unpacked; this side offers all there are.
+    // A compression that was not offered is refused before anything is unpacked; this side offers
+    // all there are.
     let unknown = Broken::Compression { found: 7 };
     ready(ensure(unknown.to_string().contains('7'), || "the number is not said".into())).await
 }

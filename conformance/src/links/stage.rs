@@ -27,7 +27,8 @@ pub const WINDOW_BYTES: u32 = 1 << 20;
 /// Longest message.
 pub const MESSAGE_BYTES: u32 = 600_000;
 
-/// Those who can prove that they are nodes. Where the calling thread's network has the cables of [`CABLES`], they have stations at them.
+/// Those who can prove that they are nodes. Where the calling thread's network has the cables of
+/// [`CABLES`], they have stations at them.
 pub struct Cluster {
     authority: Authority,
     /// Between the two cables; it is fair where nobody says otherwise.
@@ -78,7 +79,8 @@ impl Cluster {
         Ok(tls)
     }
 
-    /// The kinds of transports that its nodes have beside `kind`. That of TIPC is not touched where nobody asks for it.
+    /// The kinds of transports that its nodes have beside `kind`. That of TIPC is not touched where
+    /// nobody asks for it.
     fn kinds(&self, kind: Kind) -> impl Iterator<Item = Kind> {
         let road = self.road.is_some();
         Kind::ALL.into_iter().filter(move |other| match other {

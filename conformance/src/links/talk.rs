@@ -1,4 +1,5 @@
-//! Two users of a link who send each other numbered messages on several pairs, and hold what comes against what was sent.
+//! Two users of a link who send each other numbered messages on several pairs, and hold what comes
+//! against what was sent.
 
 use super::stage::Side;
 use super::{Done, Failure, ensure, within};

@@ -155,7 +155,8 @@ impl Weather {
         Ok(Self { address: address.into(), path, task })
     }
 
-    /// Between whoever connects and an address where lanes are introduced, and on the road that their frames take.
+    /// Between whoever connects and an address where lanes are introduced, and on the road that
+    /// their frames take.
     ///
     /// # Errors
     /// Where there is no road, or no socket.
@@ -244,7 +245,8 @@ impl Road {
 }
 
 fn watched(socket: io::Result<OwnedFd>) -> Done<AsyncFd<OwnedFd>> {
-    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd`
+    // can do neither.
     #[allow(
         deprecated,
         reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"
@@ -471,7 +473,8 @@ async fn stream<L: Line>(near: L, far: L, path: Arc<Path>) -> io::Result<()> {
         _ = sky.wait_for(|sky| sky.cuts != born.cuts || sky.halves != born.halves) => None,
     };
     if ended.is_none() && sky.borrow().halves != born.halves {
-        // The near end learns it; the far one is held open, silent, for as long as the path is there.
+        // The near end learns it; the far one is held open, silent, for as long as the path is
+        // there.
         stop_back.abort();
         return std::future::pending().await;
     }

@@ -26,7 +26,8 @@ pub fn conforms_but(kind: Kind, without: &str) {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-/// In a network of this thread alone, whose cables take frames as long as this; `more` is done to it.
+/// In a network of this thread alone, whose cables take frames as long as this; `more` is done to
+/// it.
 pub fn ethernet(mtu: &str, more: &str) {
     if has_cables(mtu, more) {
         conforms(Kind::Ethernet);

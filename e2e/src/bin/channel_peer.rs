@@ -1,4 +1,5 @@
-//! The two programs of the channels' tests, to run inside domains: one offers a channel and answers, one opens it and asks.
+//! The two programs of the channels' tests, to run inside domains: one offers a channel and
+//! answers, one opens it and asks.
 //!
 //! ```text
 //! channel_peer offer NAME               answers every message of everybody, until it is ended

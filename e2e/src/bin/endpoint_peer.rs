@@ -224,7 +224,8 @@ fn flood(name: &str) -> Done {
 fn cycle(name: &str, next: &str) -> Done {
     let mut me = bind(Some(name))?;
     let to = me.wait_for_bind(next, soon())?;
-    // Whoever is told of the deadlock withdraws; then the others' messages are received one after the other.
+    // Whoever is told of the deadlock withdraws; then the others' messages are received one after
+    // the other.
     match me.send(to, 1, name.as_bytes(), soon()) {
         Ok(()) => say("received"),
         Err(error) => say(&format!("not received: {error}")),
@@ -403,7 +404,8 @@ fn mill(own: &str, seed: u64) -> Done {
     loop {
         let by = Some(Instant::now() + MILL_PATIENCE);
         let other = MILLERS[random.below(3) as usize];
-        // It may be dead, or this one itself: each end of a call will do here but a wrong one, and that is the tests' affair elsewhere.
+        // It may be dead, or this one itself: each end of a call will do here but a wrong one, and
+        // that is the tests' affair elsewhere.
         let Ok(to) = me.find(other, by) else { continue };
         let payload = question(random.below(200));
         match random.below(8) {

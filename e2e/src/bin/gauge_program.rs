@@ -4,8 +4,9 @@
 //! gauge_program NAME    offers the service NAME of its domain, and serves it until it is ended
 //! ```
 //!
-//! `convert` (session): each line is a number of degrees Celsius, answered in Fahrenheit. `reading` (text): what it measures.
-//! `ctl` (control): `offset N` shifts what it measures; after `hold`, this process answers no line of `convert` any more.
+//! `convert` (session): each line is a number of degrees Celsius, answered in Fahrenheit. `reading`
+//! (text): what it measures. `ctl` (control): `offset N` shifts what it measures; after `hold`,
+//! this process answers no line of `convert` any more.
 //!
 //! Exit code 3: refused, or withdrawn; what the daemon said is printed.
 

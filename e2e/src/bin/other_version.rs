@@ -1,12 +1,12 @@
-//! A proxy of a release that is too far away, for `e2e/tests/all/link_versions.rs`: it has a node's certificate and speaks versions of the protocol of links
-//! that nobody else does.
+//! A proxy of a release that is too far away, for `e2e/tests/all/link_versions.rs`: it has a node's
+//! certificate and speaks versions of the protocol of links that nobody else does.
 //!
 //! ```text
 //! other_version NODE PEER FOLDER OLDEST NEWEST listen|connect LOCATOR
 //! ```
 //!
-//! Each connection is a line on standard output: `MS WHY`, in ms since the first, and why this side says that the link is over. It ends when its
-//! standard input does.
+//! Each connection is a line on standard output: `MS WHY`, in ms since the first, and why this side
+//! says that the link is over. It ends when its standard input does.
 
 use link::{Config, Event, Timing};
 use std::path::Path;

@@ -9,7 +9,8 @@
 //! tipc_peer bench                  links over TIPC in `tombolo bench link`, between nodes of its own
 //! ```
 //!
-//! It is the programs that the bench starts, too: called `link-worker` it is that, and with the word `proxy` what `tombolo` is with it.
+//! It is the programs that the bench starts, too: called `link-worker` it is that, and with the
+//! word `proxy` what `tombolo` is with it.
 //!
 //! Each check is a line on standard output: `ok NAME` or `not ok NAME: why`.
 
@@ -55,7 +56,8 @@ const SILENCE_MS: u32 = 5000;
 const BETWEEN: u64 = 12;
 /// Exchanges, to TCP and back.
 const EXCHANGES: usize = 4;
-/// How often one is tried: a handshake has 5 s, in which an emulated machine beside busy ones may not come to it.
+/// How often one is tried: a handshake has 5 s, in which an emulated machine beside busy ones may
+/// not come to it.
 const TRIES: usize = 20;
 /// How often the bearer is taken away.
 const CUTS: usize = 2;
@@ -134,7 +136,8 @@ fn proxy_of_a_node() -> Done {
     proxy::run(listener).map(drop).map_err(Failure::during("serve"))
 }
 
-/// Links over TIPC have results in the bench, also after a network with other frames, which takes TIPC's link down.
+/// Links over TIPC have results in the bench, also after a network with other frames, which takes
+/// TIPC's link down.
 fn measured() -> Done {
     let arms = [Arm::LongestLink, Arm::Tipc].map(|arm| arm.name().to_owned()).to_vec();
     let in_short = CASES_IN_SHORT.map(str::to_owned).to_vec();
@@ -239,7 +242,8 @@ impl Near {
         Ok(Self { side: Side::start(settings(FAR, 0, Some(dial)))?, control })
     }
 
-    /// Both say what the plan says, again and again until `trouble` is over. Says how often the link came up again.
+    /// Both say what the plan says, again and again until `trouble` is over. Says how often the
+    /// link came up again.
     async fn rounds(&mut self, trouble: impl Future<Output = Done>) -> Done<u32> {
         tokio::pin!(trouble);
         let (mut is_over, mut resumed) = (false, 0);

@@ -10,8 +10,9 @@ use std::time::Duration;
 const CLIENT_PORT: u16 = 2379;
 /// Where members reach each other.
 const PEER_PORT: u16 = 2380;
-/// How often a leader shows itself, and how long it may be silent before another is elected. Short, so that a lease may be, too: etcd
-/// grants none under one and a half elections. They are those of `docs/clusters.md`.
+/// How often a leader shows itself, and how long it may be silent before another is elected. Short,
+/// so that a lease may be, too: etcd grants none under one and a half elections. They are those of
+/// `docs/clusters.md`.
 const BEAT_MS: &str = "50";
 const ELECTION_MS: &str = "300";
 /// How long members may take until they answer.
@@ -71,7 +72,8 @@ impl Bed {
         let log = std::fs::File::options().create(true).append(true).open(host.folder().join("etcd.log"));
         let log = log.expect("the log of etcd");
         let mut etcd = host.inside(&program().expect("an etcd"));
-        // What the kernel has outlives a process that is killed, and disks of busy machines take longer than a lease.
+        // What the kernel has outlives a process that is killed, and disks of busy machines take
+        // longer than a lease.
         etcd.args(["--name", host.name(), "--unsafe-no-fsync", "--data-dir"]).arg(folder);
         for (word, port) in [("client", CLIENT_PORT), ("peer", PEER_PORT)] {
             etcd.args([format!("--listen-{word}-urls"), url(host, port)]);

@@ -34,7 +34,8 @@ pub struct Init {
 }
 
 impl Init {
-    /// Makes pid and mount namespaces in the network of `namespace`, and of time where clocks that nobody sets are to be `uptime` ahead.
+    /// Makes pid and mount namespaces in the network of `namespace`, and of time where clocks that
+    /// nobody sets are to be `uptime` ahead.
     ///
     /// # Panics
     /// Where they can't be made.
@@ -55,7 +56,8 @@ impl Init {
             .stderr(Stdio::null())
             .spawn()
             .expect("nsenter(1) starts");
-        // `nsenter`, `setpriv` and `unshare` become each other; the first process is the child of the last.
+        // `nsenter`, `setpriv` and `unshare` become each other; the first process is the child of
+        // the last.
         let mut pid = None;
         wait::until("a node's first process runs", || {
             pid = first_child(child.id()).filter(|pid| is_first(*pid));
@@ -226,7 +228,8 @@ impl Host {
         format!("\n--- daemon.log, last lines\n{}", lines[lines.len().saturating_sub(40)..].join("\n"))
     }
 
-    /// As when the power fails. What it was doing stays as it was: files, control groups without processes.
+    /// As when the power fails. What it was doing stays as it was: files, control groups without
+    /// processes.
     pub fn kill(&self) {
         if let Some(init) = self.init.borrow_mut().take() {
             init.kill();
@@ -277,8 +280,8 @@ fn remove_cgroups(run_dir: &Path) {
     }
 }
 
-/// Removes a control group and those below it, deepest first. One that is busy for a moment is tried again by whoever proves the machine
-/// clean.
+/// Removes a control group and those below it, deepest first. One that is busy for a moment is
+/// tried again by whoever proves the machine clean.
 fn remove_tree(group: &Path) {
     for entry in std::fs::read_dir(group).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

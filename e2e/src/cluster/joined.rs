@@ -4,8 +4,8 @@ use super::{Bed, Host};
 use std::process::Stdio;
 
 impl Bed {
-    /// Makes the first node a cluster on the etcd of the first `members` nodes, and joins all others; `labels` are `NAME=VALUE` of each node in
-    /// turn.
+    /// Makes the first node a cluster on the etcd of the first `members` nodes, and joins all
+    /// others; `labels` are `NAME=VALUE` of each node in turn.
     ///
     /// # Panics
     /// With what was said, where that fails.
@@ -82,7 +82,8 @@ impl Host {
     pub fn kill_role(&self, role: &str) {
         let pids = crate::node::pids_of(&self.run_dir(), role);
         assert!(!pids.is_empty(), "no {role} runs on {}", self.name());
-        // Not by what /proc says: of a process whose first thread has ended the others may still hold its locks.
+        // Not by what /proc says: of a process whose first thread has ended the others may still
+        // hold its locks.
         crate::node::kill_and_wait(&pids);
     }
 }

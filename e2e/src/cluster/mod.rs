@@ -1,9 +1,11 @@
-//! A test bed of several nodes on this one machine: each is a network namespace on a bridge, with process and mount namespaces, a daemon,
-//! a run and a state directory of its own.
+//! A test bed of several nodes on this one machine: each is a network namespace on a bridge, with
+//! process and mount namespaces, a daemon, a run and a state directory of its own.
 //!
-//! Links are cut, black-holed, slowed and split by what the bridge does with a node's port. A node is killed as a machine dies: its first
-//! process is killed, and the kernel kills whatever ran there. What a bed makes carries its name, which has the number of this process in
-//! it; a bed that is dropped, by a panic too, takes everything away, and the next one clears away what a killed test left.
+//! Links are cut, black-holed, slowed and split by what the bridge does with a node's port. A node
+//! is killed as a machine dies: its first process is killed, and the kernel kills whatever ran
+//! there. What a bed makes carries its name, which has the number of this process in it; a bed that
+//! is dropped, by a panic too, takes everything away, and the next one clears away what a killed
+//! test left.
 
 mod etcd;
 mod host;
@@ -40,7 +42,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// `count` nodes that run nothing yet; `None`, and a printed reason, where this machine can't have them.
+    /// `count` nodes that run nothing yet; `None`, and a printed reason, where this machine can't
+    /// have them.
     ///
     /// # Panics
     /// Where a namespace can't be made although it should.

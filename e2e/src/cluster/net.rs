@@ -68,7 +68,8 @@ impl Switch {
         port
     }
 
-    /// Gives a node a second card, `eth1`, without an address; all second cards are on one bridge of their own.
+    /// Gives a node a second card, `eth1`, without an address; all second cards are on one bridge
+    /// of their own.
     pub fn plug_second(&self, port: &Port) {
         let (cable, namespace) = (format!("second{}", port.index), port.namespace.as_str());
         self.ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth1", "netns", namespace]);
@@ -93,7 +94,8 @@ impl Switch {
         self.ip(&["link", "set", &port.cable(), "nomaster"]);
     }
 
-    /// Puts nodes into groups that do not reach each other; those that are in none are left where they are.
+    /// Puts nodes into groups that do not reach each other; those that are in none are left where
+    /// they are.
     ///
     /// # Panics
     /// Where there are more groups than bridges.
@@ -106,7 +108,8 @@ impl Switch {
         }
     }
 
-    /// Lets a node send and receive no faster than so many kbit in a second: what it says queues, and so comes late.
+    /// Lets a node send and receive no faster than so many kbit in a second: what it says queues,
+    /// and so comes late.
     pub fn slow(&self, port: &Port, kbit_per_s: u32) {
         self.at_full_speed(port);
         let rate = format!("{kbit_per_s}kbit");

@@ -1,4 +1,5 @@
-//! Promises follow what programs deliver: within the file's bounds, in one step, even if a program lies, stops or is killed.
+//! Promises follow what programs deliver: within the file's bounds, in one step, even if a program
+//! lies, stops or is killed.
 
 use e2e::node::kill_and_wait;
 use e2e::{Node, wait};
@@ -8,7 +9,8 @@ use std::path::PathBuf;
 
 const MS: u64 = 1_000_000;
 
-/// A container that does what `command` says, and is promised so much of processor 0 in each 40 ms. It sees the test's folder `ctl`.
+/// A container that does what `command` says, and is promised so much of processor 0 in each 40 ms.
+/// It sees the test's folder `ctl`.
 fn domain(name: &str, budget_ms: u64, command: &str) -> String {
     format!(
         "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\ncommand = {command}\nstop = {{ timeout = \"0ms\" }}\n\
@@ -25,7 +27,8 @@ fn says(name: &str) -> String {
 
 const RESTS: &str = "[\"sleep\", \"infinity\"]";
 
-/// One that does a frame in each 40 ms, which takes as long as the test's file says, drops what is late, and says how much of its work it has missed.
+/// One that does a frame in each 40 ms, which takes as long as the test's file says, drops what is
+/// late, and says how much of its work it has missed.
 const FRAMES: &str = r#"["python3", "-c", '''
 import time
 done, missed, period = 0, 0, 0.04

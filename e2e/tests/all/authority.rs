@@ -1,4 +1,5 @@
-//! The cluster's authority is replaced under use, over deaths, and against who has stolen the one before.
+//! The cluster's authority is replaced under use, over deaths, and against who has stolen the one
+//! before.
 
 use super::cluster_services::LOOKUPS;
 use super::joining::{

@@ -1,5 +1,5 @@
-//! One domain by hand: `restart`, `stop`, `start`, `kill`, `cp`; what would be done; what happened; what is used. And a file that
-//! happens to have the name of another one.
+//! One domain by hand: `restart`, `stop`, `start`, `kill`, `cp`; what would be done; what happened;
+//! what is used. And a file that happens to have the name of another one.
 
 use e2e::{Node, wait};
 use serde_json::Value;

@@ -1,5 +1,6 @@
-//! Several who change what runs at the same time: nobody waits for a file that is none of his, who waits is told for whom, and what
-//! is on its way can be cancelled, removed, and cut short by the daemon's death.
+//! Several who change what runs at the same time: nobody waits for a file that is none of his, who
+//! waits is told for whom, and what is on its way can be cancelled, removed, and cut short by the
+//! daemon's death.
 
 use e2e::{Node, node, wait};
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! Channels between programs of isolated domains: two containers without any network, and one program in each.
+//! Channels between programs of isolated domains: two containers without any network, and one
+//! program in each.
 
 use e2e::{Node, node, wait};
 use rustix::io::Errno;
@@ -13,7 +14,8 @@ const INSIDE: &str = "/channel-peer";
 /// How often a program is killed.
 const KILLS: usize = 3;
 
-/// A distributed container in which `camera` offers `frames` to `viewer`, and `other` has nothing to do with it.
+/// A distributed container in which `camera` offers `frames` to `viewer`, and `other` has nothing
+/// to do with it.
 fn topology(dc: &str, camera: &str, settings: &str) -> String {
     let domain = |name: &str, command: &str| {
         format!(
@@ -103,7 +105,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to kill.
+        // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to
+        // kill.
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }
@@ -172,14 +175,16 @@ fn only_whom_the_file_names_opens_and_only_the_host_offers() {
     assert_refused(peer(&node, "other", "open frames 0 1"), Errno::NOENT, "may open no channel of this name");
 }
 
-// What it does not take it could otherwise take from others: its consumers wait for turns at all their services.
+// What it does not take it could otherwise take from others: its consumers wait for turns at all
+// their services.
 #[test]
 fn a_program_that_never_accepts_is_let_down_alone() {
     let Some(node) = Node::start() else { return };
     let settings = "settings = { channels_per_domain = 256 }";
     node.up_ok(&topology("shop", &format!("[\"{INSIDE}\", \"sulk\", \"frames\"]"), settings));
     wait::until("the channel is offered", || frames(&node)["up"] == true);
-    // What is refused at last is that the program does not read; nobody waits for ever, and the daemon is well.
+    // What is refused at last is that the program does not read; nobody waits for ever, and the
+    // daemon is well.
     let mut kept = Running::start(&node, "viewer", &["keep", "frames", "100"]);
     let line = kept.line();
     assert!(line.starts_with("kept "), "{line}");

@@ -1,7 +1,8 @@
 //! Nodes whose clocks of the wall are hours and days apart.
 //!
-//! No namespace has a wall clock of its own. So what a node with another clock makes is made here by that clock: certificates and tokens, the
-//! only things of which nodes compare times. That nodes run since different times, which is what leases go by, shows in `cluster_promises`.
+//! No namespace has a wall clock of its own. So what a node with another clock makes is made here
+//! by that clock: certificates and tokens, the only things of which nodes compare times. That nodes
+//! run since different times, which is what leases go by, shows in `cluster_promises`.
 
 use e2e::cluster::{Bed, Host, etcd_program};
 use e2e::{Run, node};
@@ -50,7 +51,8 @@ fn join(host: &Host, through: &Host, token: &str) -> Run {
     ])
 }
 
-/// So many nodes whose daemons run; the first is a cluster on an etcd of its own, the others are single nodes.
+/// So many nodes whose daemons run; the first is a cluster on an etcd of its own, the others are
+/// single nodes.
 fn begun(count: usize) -> Option<Bed> {
     let bed = Bed::with_etcd(count, 1)?;
     for host in bed.hosts() {
@@ -148,7 +150,8 @@ fn clocks_that_are_hours_apart_cost_nothing_and_days_are_said_on_both_nodes() {
     let refused = join(b, a, &token);
     let said = ["the token expired", "the clocks of the nodes differ"];
     assert!(refused.code == 1 && said.iter().all(|said| refused.err.contains(said)), "{refused:?}");
-    // Nor is one let in that somebody wrote into etcd who has not the authority: it would be handed that, and the former node that made it could come again.
+    // Nor is one let in that somebody wrote into etcd who has not the authority: it would be handed
+    // that, and the former node that made it could come again.
     let mut forged = kept.value.clone();
     forged["may_issue"] = true.into();
     kept.put_value(&forged);

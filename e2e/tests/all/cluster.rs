@@ -1,4 +1,5 @@
-//! Several nodes as one: a distributed container that spans them, and what becomes of it when nodes, links and etcd fail.
+//! Several nodes as one: a distributed container that spans them, and what becomes of it when
+//! nodes, links and etcd fail.
 
 use crate::cluster_etcd::alive;
 use e2e::cluster::{Bed, Host, Witness, now_ns};
@@ -55,13 +56,15 @@ fn node_of(host: &Host, domain: &str) -> Option<String> {
         .map(|(_, node, _)| node)
 }
 
-/// Ends everything by a node's word: one that has come back just now may not yet be let change anything.
+/// Ends everything by a node's word: one that has come back just now may not yet be let change
+/// anything.
 fn down_all(bed: Bed, index: usize) {
     bed.until("all is down", PATIENCE, || bed.host(index).run(&["down", "--all"]).code == 0);
     bed.finish();
 }
 
-/// The node that runs a domain as soon as every node says the same of it: what one has seen another may still have to hear.
+/// The node that runs a domain as soon as every node says the same of it: what one has seen another
+/// may still have to hear.
 fn settled(bed: &Bed, domain: &str) -> String {
     let mut found = None;
     bed.until(&format!("all nodes agree where {domain} runs"), PATIENCE, || {
@@ -169,8 +172,8 @@ fn a_node_that_is_cut_off_lets_go_before_another_takes_over() {
     down_all(bed, 1);
 }
 
-/// Kills the daemon that has the domain and starts the next one; whether the domain lived on. A machine that is so busy that the
-/// start takes longer than a lease proves nothing.
+/// Kills the daemon that has the domain and starts the next one; whether the domain lived on. A
+/// machine that is so busy that the start takes longer than a lease proves nothing.
 fn keeps_its_domain_when_restarted(bed: &Bed, roamer: &Witness) -> bool {
     let host = bed.named(&settled(bed, "roamer"));
     let before = roamer.lives().len();
@@ -185,7 +188,8 @@ fn keeps_its_domain_when_restarted(bed: &Bed, roamer: &Witness) -> bool {
     lives == before
 }
 
-/// A daemon that is dead can't end anything; what may be started elsewhere must have ended by then all the same.
+/// A daemon that is dead can't end anything; what may be started elsewhere must have ended by then
+/// all the same.
 #[test]
 fn a_daemon_that_dies_on_a_node_that_lives_leaves_nothing_running_twice() {
     let Some(bed) = cluster(3, &[]) else { return };

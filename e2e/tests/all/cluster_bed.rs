@@ -1,10 +1,12 @@
-//! The bed of several nodes does what it says: faults of the network, and the death of a node, hit what they name and nothing else.
+//! The bed of several nodes does what it says: faults of the network, and the death of a node, hit
+//! what they name and nothing else.
 
 use e2e::cluster::{Bed, Host};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a packet may take between two nodes that reach each other, in whole seconds as ping(8) wants it.
+/// How long a packet may take between two nodes that reach each other, in whole seconds as ping(8)
+/// wants it.
 const REACH_S: &str = "1";
 
 fn reaches(from: &Host, to: &Host) -> bool {

@@ -1,4 +1,5 @@
-//! Keys and locks of a distributed container over three nodes, on etcd: its server, who holds a lock and who waits are on three of them.
+//! Keys and locks of a distributed container over three nodes, on etcd: its server, who holds a
+//! lock and who waits are on three of them.
 
 use e2e::cluster::{Bed, Host};
 use std::io::{BufRead, BufReader, Lines};
@@ -99,7 +100,8 @@ fn keys_and_locks_are_one_on_three_nodes_and_a_dead_nodes_lock_goes_on_with_a_gr
     bed.until("the other one waits", PATIENCE, || {
         gamma.run(&["exec", "b", "--", "cat", "/srv/sync/status"]).out.contains("waiting 1")
     });
-    // A barrier is passed on two nodes together, and an item is somebody's on the node that is killed.
+    // A barrier is passed on two nodes together, and an item is somebody's on the node that is
+    // killed.
     number(ask(beta, "a", "parties barriers/phase 2"));
     let mut party = Holder::running(gamma, "b", "cat /srv/sync/barriers/phase");
     assert_eq!(beta.run(&["exec", "a", "--", "cat", "/srv/sync/barriers/phase"]).out, "1\n");
@@ -114,7 +116,8 @@ fn keys_and_locks_are_one_on_three_nodes_and_a_dead_nodes_lock_goes_on_with_a_gr
     let two = next.token();
     assert!(two > one, "{two} after {one}");
     assert_eq!(Holder::running(gamma, "b", work).token(), 7, "the item came back");
-    // What was answered before is there, and what the lock protects refuses the dead holder's token.
+    // What was answered before is there, and what the lock protects refuses the dead holder's
+    // token.
     assert_eq!(ask(gamma, "b", "get kv/n"), Some(format!("{second} 2")));
     let third = number(ask(gamma, "b", &format!("cas kv/n {second} {two}")));
     assert_eq!(ask(gamma, "b", &format!("cas kv/n {second} {one}")), None);

@@ -92,7 +92,8 @@ fn every_call_reaches_an_endpoint_of_another_node_as_far_as_the_file_lets_it() {
     let asks = program(alpha, "desk", "ask motor 20");
     let _motor = program(beta, "arm", "serve motor");
     asks.wait_for("answered 20 by ");
-    // Two that send to each other over the link: one is told of the deadlock, and receives the other one's message.
+    // Two that send to each other over the link: one is told of the deadlock, and receives the
+    // other one's message.
     let one = program(alpha, "eye", "cycle left right");
     let other = program(beta, "arm", "cycle right left");
     one.wait_for("received");

@@ -1,4 +1,5 @@
-//! A cluster on an etcd that has its own will: TLS with certificates of clients, read-only, full, slow, gone, put back to an older day.
+//! A cluster on an etcd that has its own will: TLS with certificates of clients, read-only, full,
+//! slow, gone, put back to an older day.
 
 use e2e::cluster::{Bed, Host, etcd_program};
 use e2e::{Run, node};
@@ -91,7 +92,8 @@ impl<'b> Etcd<'b> {
         node::kill_and_wait(&[self.pid().expect("it runs")]);
     }
 
-    /// Stops it: it keeps its connections and says nothing. What entered the node for it stops when it sees that.
+    /// Stops it: it keeps its connections and says nothing. What entered the node for it stops when
+    /// it sees that.
     fn stop(&self) {
         send(self.pid().expect("it runs"), Signal::STOP);
         self.bed.until("it is stopped", PATIENCE, || self.stopped() == (true, true));
@@ -132,7 +134,8 @@ impl<'b> Etcd<'b> {
         status[0]["Status"]["header"]["revision"].as_u64().expect("a revision")
     }
 
-    /// From now on it asks who somebody is, by the name in the certificate: `root` may everything, `client` read and write what is ours.
+    /// From now on it asks who somebody is, by the name in the certificate: `root` may everything,
+    /// `client` read and write what is ours.
     fn know_users(&self) {
         self.ctl_ok(&["role", "add", "tombolo"]);
         self.lets_nodes("readwrite");
@@ -332,7 +335,8 @@ fn an_etcd_that_lets_nodes_read_alone_is_told_with_what_to_grant(bed: &Bed, etcd
         begun.elapsed() > Duration::from_secs(4)
     });
     assert_eq!(pid(b, "one"), lives);
-    // A daemon that comes now can't say that it lives, and says why; what may not run elsewhere goes on.
+    // A daemon that comes now can't say that it lives, and says why; what may not run elsewhere
+    // goes on.
     b.kill_role("daemon");
     bed.start_daemon(b);
     bed.until("it says why", PATIENCE, || fenced(b, told[0]) && fenced(b, told[1]));
@@ -431,7 +435,8 @@ fn an_etcd_that_is_slow_is_told_from_one_that_is_gone_and_what_runs_goes_on() {
     bed.finish();
 }
 
-/// Questions to etcd that nobody answers wait by themselves: whoever works with what runs on a node is served.
+/// Questions to etcd that nobody answers wait by themselves: whoever works with what runs on a node
+/// is served.
 #[test]
 fn an_etcd_that_stands_still_holds_up_those_who_ask_it_and_nobody_else() {
     if Etcd::missing() {
@@ -489,7 +494,8 @@ fn doubted(etcd: &Etcd<'_>, revisions: std::ops::RangeInclusive<u64>) -> Vec<Str
     found
 }
 
-/// Stops etcd for less than a lease leaves, and for longer than a renewal takes. Whether both nodes were doubted, and went on all the same: a machine that is so busy that they are cut off by that
+/// Stops etcd for less than a lease leaves, and for longer than a renewal takes. Whether both nodes
+/// were doubted, and went on all the same: a machine that is so busy that they are cut off by that
 /// proves nothing.
 fn goes_on_although_doubted(bed: &Bed, etcd: &Etcd<'_>) -> bool {
     let (a, before) = (bed.host(0), etcd.revision());
@@ -532,7 +538,8 @@ fn held(etcd: &Etcd<'_>, key: &str) -> serde_json::Value {
     said["kvs"][0].clone()
 }
 
-/// Whoever may write into etcd can write doubts, too: of them only the word that this very life is over ends it, and the node comes back.
+/// Whoever may write into etcd can write doubts, too: of them only the word that this very life is
+/// over ends it, and the node comes back.
 #[test]
 fn doubts_that_are_garbage_or_of_another_life_end_nothing() {
     if Etcd::missing() {

@@ -1,4 +1,5 @@
-//! Event channels between nodes: publishers and subscribers on either node of a channel's server, whatever dies on the way.
+//! Event channels between nodes: publishers and subscribers on either node of a channel's server,
+//! whatever dies on the way.
 
 use crate::events::Program;
 use e2e::cluster::{Bed, Host};
@@ -11,7 +12,8 @@ use std::time::Duration;
 /// How long a thing of the cluster may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `bus` on beta serves; on beta `sensor` publishes and `attic` subscribes, on alpha `mast` publishes and `panel` subscribes.
+/// `bus` on beta serves; on beta `sensor` publishes and `attic` subscribes, on alpha `mast`
+/// publishes and `panel` subscribes.
 fn topology() -> String {
     let client = |name: &str, node: &str| {
         format!(
@@ -39,7 +41,8 @@ fn python(host: &Host, domain: &str, program: &str) -> Program {
     Program::run(host.command(&words))
 }
 
-/// Writes numbers until it is told to stop, each when the one before is in the channel; says how many it has written.
+/// Writes numbers until it is told to stop, each when the one before is in the channel; says how
+/// many it has written.
 const PUBLISHER: &str = r#"
 import os
 pub = os.open("/srv/events/control/pub", os.O_WRONLY)
@@ -51,8 +54,8 @@ os.write(pub, b"end\n")
 print(n + 1)
 "#;
 
-/// Loses nothing, until two publishers have ended: each event of the channel and of each publisher has the next number, and the publisher's
-/// own number in it. Says how many each has written.
+/// Loses nothing, until two publishers have ended: each event of the channel and of each publisher
+/// has the next number, and the publisher's own number in it. Says how many each has written.
 const READER: &str = r#"
 import os, struct
 sub = os.open("/srv/events/control/sub", os.O_RDWR)
@@ -71,8 +74,8 @@ while ended < 2:
 print(sorted(numbers.values()))
 "#;
 
-/// Gets what passes a filter, and reads nothing before 10,000 events are published, of which every other one passes: what it has got
-/// and what it has lost add up at each event.
+/// Gets what passes a filter, and reads nothing before 10,000 events are published, of which every
+/// other one passes: what it has got and what it has lost add up at each event.
 const SLOW: &str = r#"
 import os, re
 sub = os.open("/srv/events/fast/sub", os.O_RDWR)
@@ -97,7 +100,8 @@ for n in range(10000): os.write(pub, b'{"n": %d, "zone": "%s"}' % (n, b"ab"[n % 
 print("published")
 "#;
 
-/// Looks at every frame of a node's card until its standard input ends: how many bytes, and whether a word was in clear.
+/// Looks at every frame of a node's card until its standard input ends: how many bytes, and whether
+/// a word was in clear.
 const LISTENER: &str = r#"
 import select, socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -142,7 +146,8 @@ fn events_cross_nodes_filtered_at_the_source_and_none_is_lost_whatever_dies() {
         })
     });
 
-    // Of what is published on the server's node only what passes the filter goes over, and not in clear.
+    // Of what is published on the server's node only what passes the filter goes over, and not in
+    // clear.
     let hears = "import os\nsub = os.open('/srv/events/wide/sub', os.O_RDWR)\nos.write(sub, b'filter alarm')\n\
                  print('ready')\nprint(len(os.read(sub, 65536)))";
     let mut hears = python(alpha, "panel", hears);

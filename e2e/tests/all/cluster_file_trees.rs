@@ -1,4 +1,5 @@
-//! A file tree between nodes: a domain of another node reads and writes it as one of the tree's own node does.
+//! A file tree between nodes: a domain of another node reads and writes it as one of the tree's own
+//! node does.
 
 use crate::file_trees::{LOOK, Program};
 use e2e::cluster::{Bed, Host};
@@ -7,7 +8,8 @@ use std::time::Duration;
 /// How long a thing of the cluster may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `disk` on beta serves a tree; `attic` beside it and `hall` on alpha write, `cellar` on alpha reads.
+/// `disk` on beta serves a tree; `attic` beside it and `hall` on alpha write, `cellar` on alpha
+/// reads.
 fn topology() -> String {
     let client = |name: &str, node: &str| {
         format!(

@@ -1,4 +1,5 @@
-//! Promises in a cluster: what is strict runs where they are kept or nowhere, and everybody says why.
+//! Promises in a cluster: what is strict runs where they are kept or nowhere, and everybody says
+//! why.
 
 use e2e::cluster::{Bed, Host, Witness, has_clocks};
 use serde_json::Value;
@@ -7,7 +8,8 @@ use std::time::Duration;
 /// How long a thing of the cluster may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Three nodes with one member of etcd, so that two of them may be lost; they have little, more and most memory to promise, and one processor each.
+/// Three nodes with one member of etcd, so that two of them may be lost; they have little, more and
+/// most memory to promise, and one processor each.
 fn cluster() -> Option<Bed> {
     of(Bed::with_etcd(3, 1)?)
 }
@@ -77,7 +79,8 @@ fn a_strict_domain_runs_where_its_promise_is_kept_and_waits_where_none_can() {
     }
     assert_eq!(a.json(&["ps"]), Value::Array(Vec::new()));
 
-    // It lands where there is room, whoever was asked; a file is not held against the node where it is said.
+    // It lands where there is room, whoever was asked; a file is not held against the node where it
+    // is said.
     a.up_ok(&both);
     assert!(runs_on(a, "gold", "gamma") && runs_on(a, "plain", "beta"), "{}", a.json(&["ps"]));
     assert_eq!(shown(c, "gold")["in_force"], true);
@@ -139,7 +142,8 @@ fn a_strict_domain_runs_where_its_promise_is_kept_and_waits_where_none_can() {
 
 #[test]
 fn what_is_not_strict_runs_without_its_promise_says_so_and_gets_it_when_there_is_room() {
-    // The nodes' clocks that nobody sets, by which leases go, are days apart: no node compares them with another's.
+    // The nodes' clocks that nobody sets, by which leases go, are days apart: no node compares them
+    // with another's.
     let days = if has_clocks() { [400, 0, 3] } else { [0; 3] };
     let uptimes = days.map(|days| Duration::from_secs(days * 86_400));
     let Some(bed) = Bed::with_etcd_at_times(&uptimes, 1).and_then(of) else { return };

@@ -8,7 +8,8 @@ use std::time::Duration;
 /// How long a thing of the cluster may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// The quickstart over three nodes: the name server on gamma, the backend on beta, and on alpha a container that has no network.
+/// The quickstart over three nodes: the name server on gamma, the backend on beta, and on alpha a
+/// container that has no network.
 fn quickstart() -> String {
     let server = address(2);
     format!(
@@ -86,7 +87,8 @@ fn a_container_resolves_through_a_backend_and_a_name_server_of_other_nodes() {
     bed.finish();
 }
 
-/// Looks the name up again and again until it is told to end; prints what was lost, and at the end how many there were.
+/// Looks the name up again and again until it is told to end; prints what was lost, and at the end
+/// how many there were.
 pub(crate) const LOOKUPS: &str = "n=0; while [ ! -e /tmp/enough ]; do
     getent ahostsv4 www.quickstart.test | grep -q 192.0.2.7 || echo lost $n; n=$((n + 1)); done; echo asked $n";
 

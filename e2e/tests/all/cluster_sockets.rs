@@ -1,4 +1,5 @@
-//! Sockets between domains of two nodes: the bytes of a TCP stream, encrypted, once and in order, whatever dies on the way.
+//! Sockets between domains of two nodes: the bytes of a TCP stream, encrypted, once and in order,
+//! whatever dies on the way.
 
 use crate::sockets::{CLIENT, Client, REDIS, SERVER, container, python, unpacked};
 use e2e::Run;
@@ -11,8 +12,9 @@ use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Sends numbers and reads their echo until the other side ends, one way or another, or all have come back: says when it flows, what it got (the first so many
-/// bytes of what it sent, or others), and how it ended.
+/// Sends numbers and reads their echo until the other side ends, one way or another, or all have
+/// come back: says when it flows, what it got (the first so many bytes of what it sent, or others),
+/// and how it ended.
 const FLOW: &str = r#"
 import socket, struct, sys, threading
 total = int(sys.argv[2])
@@ -47,7 +49,8 @@ else:
     what = "first" if sent.startswith(bytes(got)) else "others"
 print(what, how, flush=True)
 "#;
-/// Looks at every frame of a node's card until its standard input ends: how many bytes, and whether there was one in clear.
+/// Looks at every frame of a node's card until its standard input ends: how many bytes, and whether
+/// there was one in clear.
 const LISTENER: &str = r#"
 import select, socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -175,7 +178,8 @@ fn a_stream_to_another_node_is_encrypted_whole_and_stops_who_is_not_read() {
     let stuck = "import socket\ns = socket.create_connection((\"127.0.0.1\", 7001))\ns.settimeout(2)\nn = 0\n\
                  try:\n    while True: n += s.send(bytes(65536))\nexcept TimeoutError: print(n)\n";
     let sent = a.ok(&["exec", "client", "--", "/usr/bin/python3", "-c", stuck]);
-    // The kernel's buffers at four sockets, two windows and the server's piece, and no more than that.
+    // The kernel's buffers at four sockets, two windows and the server's piece, and no more than
+    // that.
     let sent: u64 = sent.trim().parse().expect("a number");
     assert!(sent < 64 << 20, "{sent} bytes were taken from a client that does not read");
     assert_eq!(client.does("echo"), "ok");
@@ -203,7 +207,8 @@ fn whatever_dies_between_two_nodes_a_client_is_told_and_new_connections_go_on() 
     };
     let node = of(a).expect("it runs");
     let there = bed.named(&node);
-    // A proxy of either node, and the server's relay: a reset, never a byte that was not sent, never one twice.
+    // A proxy of either node, and the server's relay: a reset, never a byte that was not sent,
+    // never one twice.
     for (host, role) in [(a, "proxy"), (there, "proxy"), (there, "relay"), (a, "relay")] {
         let mut idle = connected(&bed);
         let flow = Flow::start(a, 80_000_000);

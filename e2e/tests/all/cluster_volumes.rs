@@ -1,4 +1,5 @@
-//! Volumes with replicas on several nodes: one survives the loss of a node, and no acknowledged write is lost.
+//! Volumes with replicas on several nodes: one survives the loss of a node, and no acknowledged
+//! write is lost.
 
 use e2e::cluster::{Bed, Host, now_ns};
 use serde_json::Value;
@@ -20,7 +21,8 @@ fn cluster() -> Option<Bed> {
     Some(bed)
 }
 
-/// A domain whose program writes to a volume with two replicas, and notes in the bed's folder what was acknowledged.
+/// A domain whose program writes to a volume with two replicas, and notes in the bed's folder what
+/// was acknowledged.
 fn file(bed: &Bed) -> String {
     let folder = bed.folder().display();
     format!(
@@ -48,7 +50,8 @@ fn acknowledged(bed: &Bed, name: &str) -> Vec<u64> {
     lines.iter().filter_map(|line| line.split(' ').nth(2)?.parse().ok()).collect()
 }
 
-/// Waits until the writer has found after its start, for the `count`th time, that nothing is lost, and writes.
+/// Waits until the writer has found after its start, for the `count`th time, that nothing is lost,
+/// and writes.
 fn verified(bed: &Bed, count: usize) {
     bed.until("the writer has looked at all that was acknowledged", PATIENCE, || {
         let verdicts = lines(bed, "db.verdict");
@@ -85,7 +88,8 @@ fn all_current(bed: &Bed, host: &Host) {
     });
 }
 
-/// A writer beside the domain's, on a node, at the volume's socket there: nothing ends it when its node is cut off.
+/// A writer beside the domain's, on a node, at the volume's socket there: nothing ends it when its
+/// node is cut off.
 fn rogue(bed: &Bed, host: &Host) -> Child {
     let socket: PathBuf = host.run_dir().join("volumes/test/data/share/nbd.sock");
     let mut writer = host.inside(Path::new("python3"));
@@ -168,11 +172,13 @@ fn a_replica_that_fails_is_struck_off_and_writers_go_on() {
     other.kill_role("replica");
     verified(&bed, 1);
     all_current(&bed, serving);
-    // The daemons and the processes of the replica that serves: the domain's connection is cut, and the next view serves it.
+    // The daemons and the processes of the replica that serves: the domain's connection is cut, and
+    // the next view serves it.
     serving.kill_role("replica");
     verified(&bed, 1);
     all_current(&bed, serving);
-    // Without a daemon writes go on only as long as the lease; the next daemon takes the processes over.
+    // Without a daemon writes go on only as long as the lease; the next daemon takes the processes
+    // over.
     let view = show(serving)["view"].clone();
     serving.kill_role("daemon");
     bed.start_daemon(serving);

@@ -1,4 +1,5 @@
-//! Services of kind `coordination`: keys, locks, barriers and queues as files, used by shells of containers, kept whatever dies.
+//! Services of kind `coordination`: keys, locks, barriers and queues as files, used by shells of
+//! containers, kept whatever dies.
 
 use e2e::{Node, node, wait};
 use serde_json::Value;
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 /// How long holders that are not heard of have what they hold, in these tests.
 const GRACE: Duration = Duration::from_secs(3);
-/// A distributed container in which `keeper` serves, `a` and `b` may do everything, and `c` only look.
+/// A distributed container in which `keeper` serves, `a` and `b` may do everything, and `c` only
+/// look.
 fn topology(node: &str) -> String {
     let shell = |name: &str| {
         format!(
@@ -90,7 +92,8 @@ fn keys_are_files_and_who_believes_what_was_is_refused() {
     assert_eq!(node.shell_ok("c", "cat /srv/sync/kv/config/colour"), "blue\n", "c may look");
     let denied = node.shell("c", "echo red > /srv/sync/kv/config/colour");
     assert!(denied.code != 0 && denied.err.contains("ermission denied"), "{denied:?}");
-    // A longer value in the place of a shorter one, a shorter one in the place of that, bytes that are no text, and what is added to the end.
+    // A longer value in the place of a shorter one, a shorter one in the place of that, bytes that
+    // are no text, and what is added to the end.
     node.shell_ok("a", "head -c 20000 /dev/zero > /srv/sync/kv/config/colour");
     assert_eq!(node.shell_ok("b", "wc -c < /srv/sync/kv/config/colour").trim(), "20000");
     node.shell_ok("a", "echo red > /srv/sync/kv/config/colour; echo green >> /srv/sync/kv/config/colour");
@@ -439,7 +442,8 @@ fn parties_pass_a_barrier_together_whatever_dies_or_are_told_that_it_is_broken()
         assert_eq!(party.says_number(), 1);
         assert_eq!(party.next(), None, "nothing comes after it");
     }
-    // Who dies while it waits breaks it for the others, who read that, and the next generation is another.
+    // Who dies while it waits breaks it for the others, who read that, and the next generation is
+    // another.
     let mut left = Talk::start(&node, "a", ARRIVE);
     let _killed = Talk::start(&node, "b", ARRIVE);
     wait::until("two wait", || waiting("2 of 3"));
@@ -481,7 +485,8 @@ fn an_item_comes_back_until_somebody_is_done_with_it() {
     let items: Vec<String> = std::iter::from_fn(|| worker.next()).collect();
     assert_eq!(items, ["one", "two", "three"], "in order, the first once more");
     assert_eq!(third.next().as_deref(), Some("pushed"));
-    // Who waits for an item gets it although a server died meanwhile; and a frontend that dies takes nothing along.
+    // Who waits for an item gets it although a server died meanwhile; and a frontend that dies
+    // takes nothing along.
     let mut waits = Talk::start(&node, "a", WORK);
     wait::until("one waits", || status_of(&node, "queues/jobs").contains("waiting 1"));
     node::kill(pid_of(&node, "keeper"));

@@ -5,7 +5,8 @@ use e2e::node::{binary, target};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A demo of `examples`, run in a network namespace that has only `lo`: nobody else has its ports there.
+/// A demo of `examples`, run in a network namespace that has only `lo`: nobody else has its ports
+/// there.
 fn demo(name: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name).join("demo.sh");
     let mut command = Command::new("unshare");
@@ -20,7 +21,8 @@ fn demo(name: &str) -> Command {
     command
 }
 
-/// Runs a demo to its end. Its process, whose number is in the names of what it makes, and its output.
+/// Runs a demo to its end. Its process, whose number is in the names of what it makes, and its
+/// output.
 fn run(command: &mut Command) -> (u32, String) {
     let child = command.spawn().expect("the demo starts");
     let pid = child.id();

@@ -1,4 +1,5 @@
-//! Cameras: V4L2 devices that are files, used by unmodified ffmpeg in containers that have no capability and no device.
+//! Cameras: V4L2 devices that are files, used by unmodified ffmpeg in containers that have no
+//! capability and no device.
 
 use e2e::{Node, node, wait};
 use serde_json::Value;

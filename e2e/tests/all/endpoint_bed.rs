@@ -28,8 +28,9 @@ pub fn domain(name: &str, kind: &str, command: &str) -> String {
     )
 }
 
-/// A distributed container in which `brain` has the endpoint `planner`, to which `camera` of `eye` may send, and which the programs of `desk` may ask.
-/// `brain` runs `command`; `limits` are the table `ipc` of the file.
+/// A distributed container in which `brain` has the endpoint `planner`, to which `camera` of `eye`
+/// may send, and which the programs of `desk` may ask. `brain` runs `command`; `limits` are the
+/// table `ipc` of the file.
 pub fn shop(dc: &str, command: &str, limits: &str) -> String {
     let domains: String =
         ["eye", "desk", "arm"].iter().map(|name| domain(name, "container", SLEEP)).collect();
@@ -150,7 +151,8 @@ impl Drop for Program {
         if std::thread::panicking() {
             eprintln!("a program has said: {:#?}", self.lines());
         }
-        // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to kill.
+        // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to
+        // kill.
         let _ended = self.child.kill();
         let _reaped = self.child.wait();
     }

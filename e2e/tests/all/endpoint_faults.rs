@@ -1,4 +1,5 @@
-//! Endpoints when things die: programs, domains, the daemon; and when programs are stuck, flood, or wait for each other.
+//! Endpoints when things die: programs, domains, the daemon; and when programs are stuck, flood, or
+//! wait for each other.
 
 use crate::endpoint_bed::{INSIDE, Program, SLEEP, assert_failed, domain, endpoints, peer, row, shop, start};
 use e2e::{Node, node, wait};
@@ -169,7 +170,8 @@ fn a_cycle_of_sends_over_three_domains_is_reported_and_not_suffered() {
     node.up_ok(&mill(|_| SLEEP.to_owned()));
     let ring = [("a", "b"), ("b", "c"), ("c", "a")];
     let mut programs = ring.map(|(name, next)| Program::spawn(&node, name, &["cycle", name, next]));
-    // One is told. Its message is withdrawn, so that the next one of the circle has nothing; the others' are received.
+    // One is told. Its message is withdrawn, so that the next one of the circle has nothing; the
+    // others' are received.
     let ends: Vec<Vec<String>> = programs
         .iter()
         .map(|program| {

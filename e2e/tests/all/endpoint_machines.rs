@@ -1,4 +1,5 @@
-//! Endpoints of a virtual machine, a container and a process: each of them calls and is called, and nobody is told what the other is.
+//! Endpoints of a virtual machine, a container and a process: each of them calls and is called, and
+//! nobody is told what the other is.
 
 use crate::endpoint_bed::{INSIDE, PEER, SLEEP, assert_failed, peer, row};
 use e2e::machines::{self, ENDPOINT_PEER, booting, logs};

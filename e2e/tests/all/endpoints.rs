@@ -35,14 +35,16 @@ fn programs_of_domains_without_a_network_speak_as_far_as_the_file_lets_them() {
     assert_failed(peer(&node, "eye", "once planner request camera"), "may not be asked");
     assert_failed(peer(&node, "desk", "once planner send"), "may not be sent to");
     assert_failed(peer(&node, "desk", "once planner notify"), "may not be notified");
-    // A program that believes itself more than the daemon is refused by the other side; notices have no answer, and are not heeded.
+    // A program that believes itself more than the daemon is refused by the other side; notices
+    // have no answer, and are not heeded.
     assert_failed(peer(&node, "eye", "lie planner request camera"), "may not be asked");
     assert_failed(peer(&node, "desk", "lie planner send"), "may not be sent to");
     let (code, said) = peer(&node, "desk", "lie planner notify");
     assert!(code == 0, "{said}");
     assert_asked(&node, "desk");
     assert!(!node.ok(&["logs", "brain"]).contains("in desk"), "{}", node.ok(&["logs", "brain"]));
-    // The name counts, and not only the domain; and a domain counts for all that its programs are bound to.
+    // The name counts, and not only the domain; and a domain counts for all that its programs are
+    // bound to.
     for (domain, words) in [
         ("eye", "once planner send"),
         ("arm", "once planner request"),
@@ -60,7 +62,8 @@ fn what_can_not_be_called_says_why() {
     assert_asked(&node, "desk");
     assert_failed(peer(&node, "desk", "once planer request"), "planner");
     assert_failed(peer(&node, "eye", "once camera send camera"), "itself");
-    // The journal is allowed by nobody but `camera`, so others are not even told whether it is there.
+    // The journal is allowed by nobody but `camera`, so others are not even told whether it is
+    // there.
     assert_failed(peer(&node, "arm", "once journal send"), "nothing, and may ask nothing of it");
     assert_failed(peer(&node, "desk", "once motor request"), "not bound");
     assert_failed(peer(&node, "desk", "once 77.1 request"), "77");

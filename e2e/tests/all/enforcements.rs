@@ -125,7 +125,8 @@ fn each_is_kept_by_what_its_file_says_and_explain_says_why() {
     let gold = first(&node, "gold");
     assert!(processor_cgroup(gold).contains("+table+jobs"), "{}", processor_cgroup(gold));
     assert!(matches!(sys::schedule::class(first(&node, "late")), Ok(Class::Deadline { .. })));
-    // Whoever is counted on a processor is bound to it, but for deadlines, which the kernel gives to nobody who is.
+    // Whoever is counted on a processor is bound to it, but for deadlines, which the kernel gives
+    // to nobody who is.
     let bound = |name: &str| sys::schedule::affinity(first(&node, name)).expect("its processors");
     let is_told = show(&node, "rest")["caveats"].to_string().contains("it is not bound to the processor");
     assert!(bound("rest") == [0] || is_told, "{:?}", bound("rest"));
@@ -401,7 +402,8 @@ fn a_second_controller_of_a_quota_is_told_and_set_back() {
     node.finish();
 }
 
-/// Brings a file up; a daemon that is started for it has not this capability, nor has anything that it starts.
+/// Brings a file up; a daemon that is started for it has not this capability, nor has anything that
+/// it starts.
 fn up_without(node: &Node, capability: &str, text: &str) -> e2e::node::Run {
     let file = node.folder().join("topology.toml");
     fs::write(&file, text).expect("the topology is written");
@@ -413,7 +415,8 @@ fn up_without(node: &Node, capability: &str, text: &str) -> e2e::node::Run {
     command.output().expect("setpriv starts").into()
 }
 
-/// The story of it: a daemon that may not make anything real-time is no reason to promise nothing, nor to promise what is not kept.
+/// The story of it: a daemon that may not make anything real-time is no reason to promise nothing,
+/// nor to promise what is not kept.
 #[test]
 fn without_the_right_to_real_time_what_is_not_guaranteed_is_said_and_what_is_strict_refused() {
     let Some(node) = Node::start() else { return };
@@ -431,7 +434,8 @@ fn without_the_right_to_real_time_what_is_not_guaranteed_is_said_and_what_is_str
     node.finish();
 }
 
-/// The same of the network: nothing is made of the link, so nothing of it is kept, and that is said with what is missing.
+/// The same of the network: nothing is made of the link, so nothing of it is kept, and that is said
+/// with what is missing.
 #[test]
 fn without_the_right_to_the_network_what_is_not_guaranteed_is_said_and_what_is_strict_refused() {
     const NETWORK: &str = ", network = { rate = \"1mbit\" }";
@@ -478,7 +482,8 @@ fn nearly_all(processor: usize, more: &str) -> String {
     )
 }
 
-/// The story of it: a file was admitted, and its last domain refused by the kernel when it was about to start, with no word of how much there would have been.
+/// The story of it: a file was admitted, and its last domain refused by the kernel when it was
+/// about to start, with no word of how much there would have been.
 #[test]
 fn more_deadlines_than_the_kernel_has_are_known_before_anything_starts() {
     let Some(node) = Node::start() else { return };
@@ -539,7 +544,8 @@ fn more_deadlines_than_the_kernel_has_are_known_before_anything_starts() {
     node.finish();
 }
 
-/// Runs the binary where each hierarchy of control groups is mounted read-only, and so does a daemon that is started for it.
+/// Runs the binary where each hierarchy of control groups is mounted read-only, and so does a
+/// daemon that is started for it.
 fn where_control_groups_are_read_only(node: &Node, arguments: &[&str]) -> e2e::node::Run {
     const SCRIPT: &str = "awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts | while read -r at; do \
          mount --bind \"$at\" \"$at\" && mount -o remount,bind,ro \"$at\" || exit 99; done; exec \"$@\"";
@@ -550,7 +556,8 @@ fn where_control_groups_are_read_only(node: &Node, arguments: &[&str]) -> e2e::n
     command.output().expect("unshare starts").into()
 }
 
-/// The story of it: a daemon in a container that may not write to its control groups refused to run a command at all.
+/// The story of it: a daemon in a container that may not write to its control groups refused to run
+/// a command at all.
 #[test]
 fn where_control_groups_are_read_only_a_command_runs_without_a_promise_that_is_said_and_strict_is_refused() {
     let Some(node) = Node::start() else { return };
@@ -558,7 +565,8 @@ fn where_control_groups_are_read_only_a_command_runs_without_a_promise_that_is_s
         let first = ["reserve", "run", "--budget", "5ms", "--period", "40ms"];
         where_control_groups_are_read_only(&node, &[&first[..], more, &["--", "echo", "it", "ran"]].concat())
     };
-    // The daemon that this starts is the one that all others ask; a domain has to be held together by something.
+    // The daemon that this starts is the one that all others ask; a domain has to be held together
+    // by something.
     let file = node.folder().join("topology.toml");
     fs::write(&file, film(&[domain("gold", 8, "")])).expect("the topology is written");
     let up = where_control_groups_are_read_only(&node, &["up", &file.to_string_lossy()]);

@@ -1,4 +1,5 @@
-//! Event channels: unmodified shells and Python of containers publish and subscribe through files, whatever dies.
+//! Event channels: unmodified shells and Python of containers publish and subscribe through files,
+//! whatever dies.
 
 use e2e::{Node, node, wait};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -9,7 +10,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// How often each of backend and frontends is killed.
 const KILLS: u64 = 3;
 
-/// A distributed container with an event service in `bus`; `sensor` publishes and manages, `panel` does both, `attic` subscribes.
+/// A distributed container with an event service in `bus`; `sensor` publishes and manages, `panel`
+/// does both, `attic` subscribes.
 fn topology(settings: &str) -> String {
     let domain = |name: &str| {
         format!(
@@ -384,7 +386,8 @@ fn the_command_line_records_and_replays() {
     assert!(unsaid.code == 2 && unsaid.err.contains("--domain lab/panel"), "{unsaid:?}");
 }
 
-/// Subscribes and is to lose nothing, while one publisher after the other is killed in the middle of its writes.
+/// Subscribes and is to lose nothing, while one publisher after the other is killed in the middle
+/// of its writes.
 const KILLER: &str = r#"
 import os, signal, struct
 sub = os.open("/srv/events/control/sub", os.O_RDWR)
@@ -423,8 +426,8 @@ fn publishers_that_are_killed_in_the_middle_of_an_event_leave_whole_ones() {
     assert_eq!(Program::python(&node, "panel", KILLER).end(), ["whole"]);
 }
 
-/// Publishers are to wait for it for 200 ms, and it stops. Then it reads: at each event what it has got and what it has lost is as many as were
-/// published.
+/// Publishers are to wait for it for 200 ms, and it stops. Then it reads: at each event what it has
+/// got and what it has lost is as many as were published.
 const STOPPED: &str = r#"
 import os, signal, struct
 sub = os.open("/srv/events/control/sub", os.O_RDWR)

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// How often each fault is repeated, at another moment of the load each time.
 const KILLS: u32 = 8;
-/// Longest time that one look-up may take across a fault. The promise is one second; a busy machine gets more.
+/// Longest time that one look-up may take across a fault. The promise is one second; a busy machine
+/// gets more.
 const LONGEST_S: f64 = 8.0;
 
 /// A program in a domain that asks through one descriptor, opened before any fault.

@@ -1,4 +1,5 @@
-//! File trees: a directory that several domains share through a server of ours, used by stock programs.
+//! File trees: a directory that several domains share through a server of ours, used by stock
+//! programs.
 
 use e2e::{Node, node, wait};
 use serde_json::json;
@@ -8,7 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 /// How often the server is killed under load.
 const KILLS: u32 = 3;
 
-/// A distributed container in which `disk` serves a tree; `hall` and `attic` write to it, `cellar` reads.
+/// A distributed container in which `disk` serves a tree; `hall` and `attic` write to it, `cellar`
+/// reads.
 fn topology(settings: &str) -> String {
     let client = |name: &str| {
         format!(
@@ -54,7 +56,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Python that answers each line of its input with one line, by `answer`; `f` is the file, opened so.
+    /// Python that answers each line of its input with one line, by `answer`; `f` is the file,
+    /// opened so.
     pub(crate) fn code(open: &str, answer: &str) -> String {
         format!("import os,sys\nf={open}\nfor line in sys.stdin:\n print({answer},flush=True)\n")
     }
@@ -91,7 +94,8 @@ fn what_one_domain_writes_the_others_read_at_once() {
     let attic = |line: &str| node.shell_ok("attic", line);
     hall("mkdir -p /srv/tree/a/b && echo one > /srv/tree/a/b/f");
     assert_eq!(attic("cat /srv/tree/a/b/f"), "one\n");
-    // An open file shows each write, each new size, and each cut; and what is in it when its name is gone, or another's.
+    // An open file shows each write, each new size, and each cut; and what is in it when its name
+    // is gone, or another's.
     let mut reader = Program::start(&node, "cellar", "os.open('/srv/tree/a/b/f',os.O_RDONLY)", LOOK);
     assert_eq!(reader.ask("?"), "b'one\\n' 4");
     attic("echo two >> /srv/tree/a/b/f");
@@ -162,7 +166,8 @@ fn git_keeps_a_repository_in_a_tree() {
     assert_eq!(git("cellar", "git --no-optional-locks -C copy log --format=%s"), "two\none\n");
 }
 
-// The server is killed at any time: what was synced is there, open files go on, numbers mean what they meant.
+// The server is killed at any time: what was synced is there, open files go on, numbers mean what
+// they meant.
 #[test]
 fn a_server_dies_under_open_files_which_go_on() {
     let Some(node) = start("") else { return };
@@ -220,7 +225,8 @@ fn a_hostile_tenant_takes_its_quota_and_nobody_elses_time() {
     assert_eq!((&row["kind"], &row["up"]), (&json!("files"), &json!(true)), "{row}");
 }
 
-/// Stressors of stress-ng that check what they read back. Each does so much and ends by itself: a signal would end a call with `EINTR`.
+/// Stressors of stress-ng that check what they read back. Each does so much and ends by itself: a
+/// signal would end a call with `EINTR`.
 #[test]
 fn the_stressors_of_file_systems_find_nothing_wrong() {
     let Some(node) = start("settings = { bytes = \"256MiB\" }") else { return };

@@ -55,7 +55,8 @@ fn domain_row(node: &Node, name: &str) -> serde_json::Value {
     row.unwrap_or_else(|| panic!("no {name} in {rows}")).clone()
 }
 
-// What a container wrote to its root lay in the run directory, which all share: nobody could be started, or started again, after that.
+// What a container wrote to its root lay in the run directory, which all share: nobody could be
+// started, or started again, after that.
 #[test]
 fn a_domain_that_fills_its_layer_hurts_only_itself() {
     let Some(small) = Small::new() else { return };
@@ -92,8 +93,9 @@ fn a_domain_that_fills_its_layer_hurts_only_itself() {
     assert_eq!(node.run(&["exec", "hog", "--", "/bin/ls", "/big"]).code, 1);
 }
 
-// A server that died while the run directory was full could not be started again ("cannot write .../bundle/config.new: No space left on
-// device"), and `up` said all the same that all was as the file says.
+// A server that died while the run directory was full could not be started again ("cannot write
+// .../bundle/config.new: No space left on device"), and `up` said all the same that all was as the
+// file says.
 #[test]
 fn a_full_run_directory_keeps_nobody_from_coming_back() {
     let Some(small) = Small::new() else { return };

@@ -1,10 +1,12 @@
-//! Gateways of event channels: a real broker of MQTT and its own clients, whatever vanishes and comes back.
+//! Gateways of event channels: a real broker of MQTT and its own clients, whatever vanishes and
+//! comes back.
 
 use crate::events::{PUBLISHER, Program, await_subscribers, channel};
 use e2e::{Node, node, wait};
 use std::fs;
 
-/// Publishes numbers until it is told to stop, some thousand in a second, and says how many they are. Without readers it waits.
+/// Publishes numbers until it is told to stop, some thousand in a second, and says how many they
+/// are. Without readers it waits.
 pub(crate) const ENDLESS: &str = r#"
 import os, time
 pub = os.open("/srv/events/alarms/pub", os.O_WRONLY)
@@ -103,7 +105,8 @@ fn events_go_to_an_mqtt_broker_and_come_from_it_whatever_vanishes() {
     let before = connects(&node);
     node.ok(&["stop", "broker"]);
     let at_stop = next();
-    // Whoever is not to be waited for loses events, and knows how many; its publisher does not wait.
+    // Whoever is not to be waited for loses events, and knows how many; its publisher does not
+    // wait.
     let fast = PUBLISHER.replace("CHANNEL", "fast").replace("COUNT", "20000");
     assert_eq!(Program::python(&node, "sensor", &fast).end(), ["published"]);
     node.ok(&["start", "broker"]);

@@ -1,4 +1,5 @@
-//! The gateway to DDS: real programs of Cyclone DDS that know nothing of Tombolo, both ways, whatever vanishes and does not fit.
+//! The gateway to DDS: real programs of Cyclone DDS that know nothing of Tombolo, both ways,
+//! whatever vanishes and does not fit.
 
 use crate::events::{PUBLISHER, Program, await_subscribers, pid_of};
 use crate::gateways::ENDLESS;
@@ -33,7 +34,8 @@ fn compiled(folder: &Path) -> Option<()> {
     Some(())
 }
 
-/// `sensor` publishes and `panel` subscribes; programs of DDS run in `gateway`, which has only `lo`.
+/// `sensor` publishes and `panel` subscribes; programs of DDS run in `gateway`, which has only
+/// `lo`.
 fn topology(folder: &Path) -> String {
     let container = |name: &str, more: &str| {
         format!(
@@ -129,7 +131,8 @@ fn events_go_out_whatever_is_killed(node: &Node) {
 
 fn samples_come_in_whatever_is_killed(node: &Node) {
     let mut panel = subscriber(node, "orders", ".decode()");
-    // What is longer than the channel's events, than any event, and than any sample keeps nothing else from coming.
+    // What is longer than the channel's events, than any event, and than any sample keeps nothing
+    // else from coming.
     assert_eq!(peer(node, "write", "Orders", "one\\n@5000\\n@100000\\n@3000000\\ntwo\\n").end(), ["sent"]);
     assert_eq!(panel.line(), "one");
     assert_eq!(panel.line(), "two");
@@ -148,7 +151,8 @@ fn samples_come_in_whatever_is_killed(node: &Node) {
 }
 
 fn types_and_qualities_fit_or_are_refused_in_words(node: &Node) {
-    // Of any type: an event is a sample as it is serialized (little endian, the number 7, four bytes of padding, 0.5).
+    // Of any type: an event is a sample as it is serialized (little endian, the number 7, four
+    // bytes of padding, 0.5).
     let mut panel = subscriber(node, "readings", ".hex()");
     assert_eq!(peer(node, "write-reading", "Readings", "").end(), ["sent"]);
     let sample = panel.line();

@@ -1,4 +1,5 @@
-//! Domains that run and are no longer well: they are asked by a command of their own, and restarted. And what files of variables say.
+//! Domains that run and are no longer well: they are asked by a command of their own, and
+//! restarted. And what files of variables say.
 
 use e2e::{Node, machines, wait};
 use serde_json::Value;

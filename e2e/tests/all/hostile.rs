@@ -58,8 +58,8 @@ fn garbage_on_the_control_socket_hurts_nobody() {
     assert_neighbour_is_well(&node);
 }
 
-// A container without any privilege once held up the daemon for as long as it liked: it sent, with a harmless request, the last
-// descriptor of a TCP connection that lingers when it is closed.
+// A container without any privilege once held up the daemon for as long as it liked: it sent, with
+// a harmless request, the last descriptor of a TCP connection that lingers when it is closed.
 #[test]
 fn descriptors_that_take_long_to_close_do_not_hold_up_the_daemon() {
     let Some((node, _server)) = start(&["web", "robot"], "") else { return };

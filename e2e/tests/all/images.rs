@@ -1,4 +1,5 @@
-//! Images of containers: pulled from Debian's registry, imported from files, run, pinned, removed; and what a registry must not do.
+//! Images of containers: pulled from Debian's registry, imported from files, run, pinned, removed;
+//! and what a registry must not do.
 
 use crate::roots;
 use e2e::{Node, node, wait};

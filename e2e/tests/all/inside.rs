@@ -1,5 +1,6 @@
-//! Jobs inside a reservation: real periodic threads that are in time beside one that never rests, by ranks in a table's slots and by the kernel's deadlines; refused where they can't be,
-//! and told where nobody is one.
+//! Jobs inside a reservation: real periodic threads that are in time beside one that never rests,
+//! by ranks in a table's slots and by the kernel's deadlines; refused where they can't be, and told
+//! where nobody is one.
 
 use e2e::{Node, wait};
 use serde_json::Value;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use sys::schedule::Class;
 
 const PERIODIC: &str = env!("CARGO_BIN_EXE_periodic");
-/// How long all periods may take until they are seen, and how often that is tried on a machine with other things to do.
+/// How long all periods may take until they are seen, and how often that is tried on a machine with
+/// other things to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRIES: usize = 3;
 
@@ -50,7 +52,8 @@ struct Running {
     said: std::path::PathBuf,
 }
 
-/// Starts the periodic program with a reservation that has two jobs, beside a thread that never rests.
+/// Starts the periodic program with a reservation that has two jobs, beside a thread that never
+/// rests.
 fn start(node: &Node, name: &str, policy: &str, work: &[&str]) -> Running {
     let said = node.folder().join(format!("{name}.said"));
     let mut command =
@@ -88,8 +91,8 @@ impl Drop for Running {
     }
 }
 
-/// Budgets are of the processor that they are computed on: what is asked for is a third more than what is computed.
-/// There are as many periods as a busy daemon needs to find who is what.
+/// Budgets are of the processor that they are computed on: what is asked for is a third more than
+/// what is computed. There are as many periods as a busy daemon needs to find who is what.
 const WORK: [&str; 3] = ["fast-1=1500/20000/20000/400", "slow=3000/40000/40000/200", "spin"];
 
 /// A domain that wants nothing: its daemon is what is needed.

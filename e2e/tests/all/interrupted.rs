@@ -1,5 +1,6 @@
-//! A daemon is killed while it writes: a file, an adaptation, the end of a distributed container. What its successor finds in the registry was
-//! in force as a whole, or is to be; the kernel comes to say the same, and nothing of what had begun is left.
+//! A daemon is killed while it writes: a file, an adaptation, the end of a distributed container.
+//! What its successor finds in the registry was in force as a whole, or is to be; the kernel comes
+//! to say the same, and nothing of what had begun is left.
 
 use e2e::cluster::{Bed, Host};
 use serde_json::Value;
@@ -18,7 +19,8 @@ const MOVED_MS: u64 = 2;
 const FILES: [(&str, u64); 2] = [("red", 12), ("blue", 8)];
 const BOTH_MS: u64 = 20;
 
-/// Processor time and network for two domains that never rest, a table for a third one, and in one of the files a fourth.
+/// Processor time and network for two domains that never rest, a table for a third one, and in one
+/// of the files a fourth.
 fn file(colour: &str, gold_ms: u64) -> String {
     let domain = |name: &str, promise: &str| {
         format!(
@@ -137,7 +139,8 @@ impl Spans {
     }
 }
 
-/// Begins it, has the daemon killed after `moment`, starts its successor, and says whether the act was done all the same.
+/// Begins it, has the daemon killed after `moment`, starts its successor, and says whether the act
+/// was done all the same.
 fn interrupted(bed: &Bed, host: &Host, act: &Act, moment: Duration) -> bool {
     let mut child = act.begin(host);
     // The moment is what the test is about: it must not depend on anything that the daemon says.
@@ -184,7 +187,8 @@ fn wanted(host: &Host) -> Wanted {
     Some((colour, gold.0))
 }
 
-/// Waits until all is as it is wanted: what runs, what the kernel keeps, and that there is nothing else.
+/// Waits until all is as it is wanted: what runs, what the kernel keeps, and that there is nothing
+/// else.
 fn is_whole(bed: &Bed, host: &Host, wanted: &Wanted) {
     bed.until("the kernel has the cgroups of what is wanted, and no others", PATIENCE, || {
         cgroups(host) == wanted.as_ref().map_or(Vec::new(), |(colour, _)| owned(&names(colour)))
@@ -221,7 +225,8 @@ fn top(host: &Host) -> String {
     std::fs::read_to_string(host.run_dir().join("cgroup")).expect("the cgroup").trim().to_owned()
 }
 
-/// The control groups of this test's domains, whichever hierarchy they are in, but for those of monitors.
+/// The control groups of this test's domains, whichever hierarchy they are in, but for those of
+/// monitors.
 fn cgroups(host: &Host) -> Vec<String> {
     let mounts =
         std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());

@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// How long a thing of the cluster may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// So many nodes whose daemons run; the first is a cluster on an etcd of its own, the others are single nodes.
+/// So many nodes whose daemons run; the first is a cluster on an etcd of its own, the others are
+/// single nodes.
 pub(crate) fn begun(count: usize) -> Option<Bed> {
     let bed = Bed::with_etcd(count, 1)?;
     for host in bed.hosts() {
@@ -67,7 +68,8 @@ pub(crate) fn trust(host: &Host) -> PathBuf {
     host.state_dir().join("trust")
 }
 
-/// Asks a node's peer API as curl(1) does, with the certificate in a file, if any: what it answers or complains.
+/// Asks a node's peer API as curl(1) does, with the certificate in a file, if any: what it answers
+/// or complains.
 pub(crate) fn ask(from: &Host, of: &Host, certificate: Option<&Path>, path: &str, more: &[&str]) -> String {
     let mut curl = from.inside(Path::new("curl"));
     curl.args(["--silent", "--show-error", "--insecure", "--max-time", "5"]).args(more);
@@ -412,7 +414,8 @@ fn a_daemon_that_ends_takes_along_the_links_that_nobody_uses() {
         bed.start_daemon(host);
     }
     bed.until("there is a link again", PATIENCE, || links_up(a) == 1 && links_up(b) == 1);
-    // A daemon that was killed took nothing along. If the node is in the cluster no more when the next one comes, that one ends it.
+    // A daemon that was killed took nothing along. If the node is in the cluster no more when the
+    // next one comes, that one ends it.
     b.kill_role("daemon");
     assert_eq!(pids_of(&b.run_dir(), "proxy").len(), 1);
     bed.until("the others know", PATIENCE, || a.run(&["node", "remove", "beta"]).code == 0);

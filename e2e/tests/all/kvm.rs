@@ -17,7 +17,8 @@ fn file(accel: &str) -> String {
 /// A device of that name, where there is one, that is something else: it opens.
 const COVER: &str = "test ! -e /dev/kvm || mount --bind /dev/null /dev/kvm";
 
-/// `up` in a mount namespace of its own, in which `prepare` is done first: the daemon that it starts stays there.
+/// `up` in a mount namespace of its own, in which `prepare` is done first: the daemon that it
+/// starts stays there.
 fn up_where(node: &Node, prepare: &str, text: &str) -> Run {
     let path = node.folder().join("topology.toml");
     std::fs::write(&path, text).expect("the topology is written");
@@ -31,8 +32,8 @@ fn up_where(node: &Node, prepare: &str, text: &str) -> Run {
     output.expect("unshare(1)").into()
 }
 
-/// On a machine with a good KVM, with a bad one and with none: the guest runs, by what the node says, and if it is emulated, it is
-/// said why, at once and later on.
+/// On a machine with a good KVM, with a bad one and with none: the guest runs, by what the node
+/// says, and if it is emulated, it is said why, at once and later on.
 #[test]
 fn auto_runs_a_guest_whatever_kvm_is_like_here() {
     let Some(node) = machines::start() else { return };
@@ -53,7 +54,8 @@ fn auto_runs_a_guest_whatever_kvm_is_like_here() {
     assert!(node.daemon_log().contains(why), "{}", node.daemon_log());
 }
 
-/// It starts nothing: neither a guest that stands still for two minutes, nor one that is emulated unasked.
+/// It starts nothing: neither a guest that stands still for two minutes, nor one that is emulated
+/// unasked.
 #[test]
 fn kvm_that_was_asked_for_and_does_not_work_is_refused_with_the_reason() {
     let Some(node) = machines::start() else { return };

@@ -1,4 +1,5 @@
-//! Programs in C and Python use channels between isolated domains, with what they find in `/run/tombolo`: nothing is installed.
+//! Programs in C and Python use channels between isolated domains, with what they find in
+//! `/run/tombolo`: nothing is installed.
 
 use e2e::{Node, node};
 use std::fs;
@@ -13,7 +14,8 @@ const HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include");
 /// The path by which a domain finds the package.
 const PYTHON_PATH: &str = "/run/tombolo/python";
 
-/// A distributed container in which a Python program offers `frames` to `viewer`, where nobody is root, and not to `other`.
+/// A distributed container in which a Python program offers `frames` to `viewer`, where nobody is
+/// root, and not to `other`.
 fn topology(compiled: &Path) -> String {
     let domain = |name: &str, command: &str, more: &str| {
         format!(
@@ -96,7 +98,8 @@ impl Opener {
 
 impl Drop for Opener {
     fn drop(&mut self) {
-        // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to kill.
+        // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to
+        // kill.
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }
@@ -166,7 +169,8 @@ fn who_takes_part_has_the_files_also_when_that_changes_while_it_runs() {
     assert!(!node.run_dir().join("dc/shop").exists(), "the files outlive their domains");
 }
 
-/// The blocks of `docs/channels.md` that carry a name behind their language: both words, and the text.
+/// The blocks of `docs/channels.md` that carry a name behind their language: both words, and the
+/// text.
 fn blocks() -> Vec<(String, String)> {
     let page =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/channels.md")).expect("the page");
@@ -196,7 +200,8 @@ fn the_page_on_channels_works_inside_of_domains_when_it_is_typed() {
             (_, name) => fs::write(folder.join(name), text).expect("written"),
         }
     }
-    // `tombolo` in a shell is the one of this node, and the compiler finds the library as after `make install-library`.
+    // `tombolo` in a shell is the one of this node, and the compiler finds the library as after
+    // `make install-library`.
     let tombolo = format!(
         "tombolo() {{ {} --run-dir {} --state-dir {} \"$@\"; }}\n",
         node::binary().display(),

@@ -1,5 +1,5 @@
-//! Domains that come and go leave nothing behind: not in the memory, descriptors and threads of any process of ours, nor in its directories, nor in the
-//! kernel.
+//! Domains that come and go leave nothing behind: not in the memory, descriptors and threads of any
+//! process of ours, nor in its directories, nor in the kernel.
 
 use e2e::{NameServer, Node, topology, wait};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +13,19 @@ const WARM_UP: usize = 8;
 const DOMAINS: usize = 300;
 /// Asks for another number.
 const VARIABLE: &str = "TOMBOLO_LEAK_DOMAINS";
-/// By how much a process may have grown in the end, in KiB: pages of the allocator that are given back late, of each thread that has been at work. The
-/// daemon was seen to grow by 1.4, 0.8 and 0.3 MiB in the first three hundred domains. 10,000 domains that leave 1 KiB each would be 10,000.
+/// By how much a process may have grown in the end, in KiB: pages of the allocator that are given
+/// back late, of each thread that has been at work. The daemon was seen to grow by 1.4, 0.8 and 0.3
+/// MiB in the first three hundred domains. 10,000 domains that leave 1 KiB each would be 10,000.
 const GROWTH_KIB: u64 = 4_096;
-/// The same in the long run. The daemon was seen to have 65.6 MiB after a hundred domains, 68.6 after 2,000, 70.1 after 6,000 and 70.4 after 10,000, as the
-/// threads that had been at work at the same time grew from 18 to 25.
+/// The same in the long run. The daemon was seen to have 65.6 MiB after a hundred domains, 68.6
+/// after 2,000, 70.1 after 6,000 and 70.4 after 10,000, as the threads that had been at work at the
+/// same time grew from 18 to 25.
 const GROWTH_KIB_OF_THE_LONG_RUN: u64 = 8_192;
-/// From so many domains on, as in the long run, where no other test is at work, the kernel's own memory is looked at.
+/// From so many domains on, as in the long run, where no other test is at work, the kernel's own
+/// memory is looked at.
 const OF_THE_LONG_RUN: usize = 1_000;
-/// Kinds of objects of the kernel that each domain needs some of, as /proc/slabinfo(5) names them. Which have a line of their own depends on the kernel.
+/// Kinds of objects of the kernel that each domain needs some of, as /proc/slabinfo(5) names them.
+/// Which have a line of their own depends on the kernel.
 const SLABS: [&str; 18] = [
     "task_struct",
     "mm_struct",
@@ -45,9 +49,10 @@ const SLABS: [&str; 18] = [
 /// By how much the kernel's memory that can't be reclaimed may have grown in the end, in KiB.
 const KERNEL_GROWTH_KIB: u64 = 48 * 1_024;
 
-/// How many threads more there may be in the end. Those that block end when they have had nothing to do for 10 s, and what the daemon does every few
-/// seconds goes to one after the other: on a busy machine, where more of them began, it keeps more of them. A hundred domains that leave one each would
-/// be a hundred.
+/// How many threads more there may be in the end. Those that block end when they have had nothing
+/// to do for 10 s, and what the daemon does every few seconds goes to one after the other: on a
+/// busy machine, where more of them began, it keeps more of them. A hundred domains that leave one
+/// each would be a hundred.
 const THREADS_MORE: usize = 4;
 /// The same in the long run, beside which more of them begin at some time.
 const THREADS_MORE_OF_THE_LONG_RUN: usize = 16;
@@ -140,7 +145,8 @@ impl Kernel {
         }
     }
 
-    /// The objects that have grown since then, by more than a tenth of an object for each domain, and the memory that has.
+    /// The objects that have grown since then, by more than a tenth of an object for each domain,
+    /// and the memory that has.
     fn grown(&self, before: &Self, domains: usize) -> Vec<String> {
         let most = u64::try_from(domains / 10).expect("a number");
         let more = self.objects.iter().filter_map(|(name, now)| {
@@ -187,8 +193,8 @@ fn domains_that_come_and_go_leave_nothing_behind() {
             println!("{} domains: {:?}", number * OF_A_ROUND, processes(&node));
         }
     }
-    // Threads that blocked for the last round end when they have had nothing to do for a while, and what was taken apart is
-    // removed by then.
+    // Threads that blocked for the last round end when they have had nothing to do for a while, and
+    // what was taken apart is removed by then.
     let mut said = Vec::new();
     wait::until("nobody has more than before", || {
         let now = processes(&node);

@@ -1,4 +1,5 @@
-//! Nodes whose releases speak different versions of the protocol of links: what is said on both of them, and that it costs nothing.
+//! Nodes whose releases speak different versions of the protocol of links: what is said on both of
+//! them, and that it costs nothing.
 
 use e2e::cluster::{Bed, Host};
 use std::io::{BufRead as _, BufReader};
@@ -109,7 +110,8 @@ fn a_node_that_speaks_no_common_version_of_links_is_told_on_both_and_asked_ever_
     bed.finish();
 }
 
-/// A later release listens by what this one does not know as well: that is left and said, and the rest used.
+/// A later release listens by what this one does not know as well: that is left and said, and the
+/// rest used.
 fn what_is_not_known_of_where_it_listens_is_left(bed: &Bed) {
     let (alpha, beta) = (bed.host(0), bed.host(1));
     let at = beta.json(&["link", "show", "alpha"])["at"].clone();

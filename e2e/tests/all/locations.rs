@@ -1,4 +1,5 @@
-//! Locations: one receiver with several sources, read as files, by stock clients of gpsd, and by gpsd itself.
+//! Locations: one receiver with several sources, read as files, by stock clients of gpsd, and by
+//! gpsd itself.
 
 use crate::sockets::unpacked;
 use e2e::{Node, node, wait};
@@ -19,7 +20,8 @@ const PLACE: (f64, f64) = (48.1372, 11.5756);
 /// How long a busy machine may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A receiver of satellites: it writes a position ten times a second into a named pipe, for as long as it is on.
+/// A receiver of satellites: it writes a position ten times a second into a named pipe, for as long
+/// as it is on.
 struct Satellites {
     on: Arc<AtomicBool>,
     writer: Option<std::thread::JoinHandle<()>>,
@@ -62,7 +64,8 @@ impl Satellites {
     }
 }
 
-/// A floor of 20 m by 20 m with a beacon in each corner, and a log of somebody who stands in its middle.
+/// A floor of 20 m by 20 m with a beacon in each corner, and a log of somebody who stands in its
+/// middle.
 fn radio(folder: &Path) {
     let corners = [("a", [0.0, 0.0]), ("b", [20.0, 0.0]), ("c", [0.0, 20.0]), ("d", [20.0, 20.0])];
     let heard = |at: [f64; 2]| -> Value {
@@ -183,7 +186,8 @@ fn stock_clients_read_positions_and_the_source_changes_under_them() {
         .unwrap_or_else(|error| panic!("{error}: {told}{}", node.shell_ok("bridge", "cat /tmp/gpsd.log")));
     assert!(report["lat"].as_f64().is_some_and(|found| (found - PLACE.0).abs() < 1e-5), "{report}");
 
-    // The receiver is switched off: the radio counts, and readers of the stream notice nothing but its name and its accuracy.
+    // The receiver is switched off: the radio counts, and readers of the stream notice nothing but
+    // its name and its accuracy.
     satellites.stop();
     until_source(&node, "deck");
     let fixes = node.shell_ok("cabin", "head -n 3 /srv/location/fixes 2>/dev/null");

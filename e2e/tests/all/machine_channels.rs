@@ -1,4 +1,5 @@
-//! Channels whose ends are in machines: two guests, a guest and a container, deaths, and a guest that writes whatever it likes.
+//! Channels whose ends are in machines: two guests, a guest and a container, deaths, and a guest
+//! that writes whatever it likes.
 
 use e2e::machines::{self, PEER, SCRIBBLE, logs, shell};
 use e2e::{Node, node, wait};
@@ -18,8 +19,8 @@ const RESTART: Duration = Duration::from_secs(120);
 /// How long is waited for who offers a channel, in ms: a machine that is being started, too.
 const WAIT_MS: &str = "180000";
 
-/// `camera`, a machine, offers `frames` to `viewer`, another one, and to `desk`, a container, which offers `pictures` to both. Whoever dies
-/// is started again.
+/// `camera`, a machine, offers `frames` to `viewer`, another one, and to `desk`, a container, which
+/// offers `pictures` to both. Whoever dies is started again.
 fn topology() -> String {
     let image = machines::booting(machines::image(ON_THE_NODE));
     let again = "restart = { policy = \"always\", backoff = \"50ms\" }";
@@ -101,7 +102,8 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to kill.
+        // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to
+        // kill.
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }
@@ -133,11 +135,13 @@ fn channels_come_and_go(node: &Node) {
     }
 }
 
-/// `kill -9` of a program in a guest, at the other end of open channels: its peers see the end, and its successor serves them.
+/// `kill -9` of a program in a guest, at the other end of open channels: its peers see the end, and
+/// its successor serves them.
 fn a_program_dies(node: &Node) {
     let keepers = [Keeper::start(node, "desk", "frames", 1), Keeper::start(node, "viewer", "frames", 1)];
     let before = machines::row(node, "camera")["restarts"].clone();
-    // With its command the guest ends, and who has killed it, too: whether the shell can say so first is open.
+    // With its command the guest ends, and who has killed it, too: whether the shell can say so
+    // first is open.
     let _either = shell(node, "camera", "kill -9 $(pidof channel-peer)");
     wait::until_within("the offerer's guest is started again", RESTART, || {
         machines::row(node, "camera")["restarts"] != before

@@ -11,7 +11,8 @@ const DISK: &str = "16M";
 /// Of a disk that boots itself: twice what a kernel and a guest take.
 const BOOTABLE_BYTES: u64 = 96 << 20;
 
-/// A disk with a small system on it, made without mounting anything; `None`, said, where a program is missing.
+/// A disk with a small system on it, made without mounting anything; `None`, said, where a program
+/// is missing.
 fn disk(folder: &Path) -> Option<PathBuf> {
     let tree = folder.join("tree");
     for directory in ["bin", "dev", "etc", "proc", "run", "srv", "sys", "tmp"] {
@@ -107,7 +108,8 @@ fn what_is_written_stays(node: &Node, file: &str) {
     assert_eq!(shell_ok(node, "keeps", "cat /etc/written"), "kept\n");
 }
 
-/// A disk that its firmware boots: a boot loader, and a system in which the agent runs. Made without mounting anything.
+/// A disk that its firmware boots: a boot loader, and a system in which the agent runs. Made
+/// without mounting anything.
 fn bootable(folder: &Path) -> Option<PathBuf> {
     const CONFIGURATION: &str = "DEFAULT linux\nLABEL linux\n KERNEL vmlinuz\n INITRD initramfs\n \
         APPEND console=ttyS0 quiet panic=-1 intel_iommu=on rootfstype=ramfs no_timer_check\n";

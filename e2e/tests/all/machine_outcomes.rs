@@ -1,5 +1,5 @@
-//! How machines end, each in its own way, and what `ps` says of it. All that can fail once it is up fails in one topology; what never comes up
-//! is refused with the reason.
+//! How machines end, each in its own way, and what `ps` says of it. All that can fail once it is up
+//! fails in one topology; what never comes up is refused with the reason.
 
 use e2e::machines::{self, logs};
 use e2e::{Node, node, wait};
@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Whether this is the long run, in which machines end in all ways; else in those that are neither waited for nor like another one.
+/// Whether this is the long run, in which machines end in all ways; else in those that are neither
+/// waited for nor like another one.
 const IS_LONG: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"long");
 /// Ends of [`ENDS`] that are tried in each run.
 const ALWAYS: [&str; 2] = ["panics", "exits"];
@@ -96,7 +97,8 @@ fn each_end_of_a_machine_is_told_by_its_name() {
     }
 }
 
-/// Makes `hangs` and `stalls` silent: the one by its QEMU, the other by its agent. The command that is returned does the latter, and ends with its machine.
+/// Makes `hangs` and `stalls` silent: the one by its QEMU, the other by its agent. The command that
+/// is returned does the latter, and ends with its machine.
 fn silence(node: &Node) -> Child {
     let hanging = machines::qemus(node, "hangs");
     hanging.iter().for_each(|pid| send(*pid, Signal::STOP));
@@ -139,7 +141,8 @@ const NEVER_UP: [(&str, &str, &str, &str); 4] = [
     ("off", "#!/bin/busybox sh\necho good-bye\nbusybox poweroff -f\n", "powered-off", ""),
 ];
 
-// Each on a node of its own, so that they boot side by side: one node brings up one domain after the other.
+// Each on a node of its own, so that they boot side by side: one node brings up one domain after
+// the other.
 #[test]
 fn a_machine_that_never_comes_up_says_why() {
     std::thread::scope(|scope| {
@@ -151,7 +154,8 @@ fn a_machine_that_never_comes_up_says_why() {
 
 fn never_comes_up(name: &str, init: &str, word: &str, message: &str) {
     let Some(node) = machines::start() else { return };
-    // It would be waited for two minutes; the file says how long it may take. The others have as long as ever.
+    // It would be waited for two minutes; the file says how long it may take. The others have as
+    // long as ever.
     let more = if word == "silent" { ", boot_timeout = \"4s\"" } else { "" };
     let machine = machines::booting(&machines::bare_image(init)) + more;
     if word != "powered-off" {

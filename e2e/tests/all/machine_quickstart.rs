@@ -7,7 +7,8 @@ use std::path::Path;
 const QUICKSTART: &str = include_str!("../../../examples/quickstart/topology.toml");
 const WITH_MACHINE: &str = include_str!("../../../examples/quickstart/with-machine.toml");
 const ZONE: &str = include_str!("../../../examples/quickstart/zone.conf");
-/// Where the quickstart's name server listens. Here it has another port, for there may be a quickstart on this machine.
+/// Where the quickstart's name server listens. Here it has another port, for there may be a
+/// quickstart on this machine.
 const PORT: &str = "5354";
 /// The first line behind what a file says of itself.
 const BEGIN: &str = "# One file is one distributed container.";
@@ -32,7 +33,8 @@ fn it_is_the_quickstart_and_one_domain_more() {
     assert!(!without_the_machine(body(WITH_MACHINE)).contains("edge"));
 }
 
-/// Writes the example's files, for another port, and with a machine that is emulated whatever there is.
+/// Writes the example's files, for another port, and with a machine that is emulated whatever there
+/// is.
 fn write(folder: &Path, port: u16) -> [String; 2] {
     let port = port.to_string();
     std::fs::write(folder.join("zone.conf"), ZONE.replace(PORT, &port)).expect("the zone");
@@ -46,7 +48,8 @@ fn write(folder: &Path, port: u16) -> [String; 2] {
     })
 }
 
-/// The lines of an answer, each without the time that it may still be kept: that differs, for each domain has a cache of its own.
+/// The lines of an answer, each without the time that it may still be kept: that differs, for each
+/// domain has a cache of its own.
 fn answers(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text
         .lines()

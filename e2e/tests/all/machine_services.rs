@@ -1,11 +1,12 @@
-//! A machine that serves: the directory's backend runs in a guest, its clients are a container and another guest, which
-//! takes no interrupts. And everything dies at once.
+//! A machine that serves: the directory's backend runs in a guest, its clients are a container and
+//! another guest, which takes no interrupts. And everything dies at once.
 
 use e2e::machines::{self, logs, shell_ok};
 use e2e::{NameServer, Node, node, wait};
 use std::time::Duration;
 
-/// How the guest reaches the node's loopback: QEMU's user-mode network has the node at this address.
+/// How the guest reaches the node's loopback: QEMU's user-mode network has the node at this
+/// address.
 const THE_NODE: &str = "10.0.2.2";
 /// How long everything may take to be up again: a machine takes 3 s, on a busy machine more.
 const AGAIN: Duration = Duration::from_secs(90);
@@ -13,7 +14,8 @@ const AGAIN: Duration = Duration::from_secs(90);
 /// Keeps a guest from taking interrupts in user space: its agent is told of rings by the port.
 const DEAF: &str = ", append = \"intel_iommu=off\"";
 
-/// The service's backend in a machine that reaches out through the node, and two clients that have no network.
+/// The service's backend in a machine that reaches out through the node, and two clients that have
+/// no network.
 fn file(port: u16) -> String {
     let always = "network = \"host\"\nrestart = { policy = \"always\", backoff = \"50ms\" }";
     "name = \"test\"\n".to_owned()

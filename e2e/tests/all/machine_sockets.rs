@@ -1,4 +1,5 @@
-//! Sockets of guests: a client in a machine reaches a server in a container, and a client in a container a server in a machine.
+//! Sockets of guests: a client in a machine reaches a server in a container, and a client in a
+//! container a server in a machine.
 
 use crate::sockets::{container, sockets};
 use e2e::machines::{self, shell_ok};
@@ -13,7 +14,8 @@ const RESTART: Duration = Duration::from_secs(120);
 const RELAY: &str = "for p in /proc/[0-9]*; do if grep -q relay $p/cmdline && ! grep -q of-guest $p/cmdline; \
                      then echo ${p#/proc/}; fi; done 2>/dev/null";
 
-/// `edge` is a machine with a web server, and its programs see that of `pages`, a container, whose programs see that of `edge`.
+/// `edge` is a machine with a web server, and its programs see that of `pages`, a container, whose
+/// programs see that of `edge`.
 fn topology() -> String {
     let image = machines::booting(machines::image(env!("CARGO_BIN_EXE_channel_peer")));
     let mounts = |service: &str, at: &str| format!("services = {{ {service} = {{ at = \"{at}\" }} }}");
@@ -71,7 +73,8 @@ impl Drop for Client {
     }
 }
 
-/// Asks in the oldest way, whose answer has nothing but the page: the `wget` of a busybox that is linked statically can't look up even an address.
+/// Asks in the oldest way, whose answer has nothing but the page: the `wget` of a busybox that is
+/// linked statically can't look up even an address.
 fn fetch(page: &str) -> String {
     format!("printf 'GET {page}\\r\\n\\r\\n' | nc 127.0.0.1 80")
 }

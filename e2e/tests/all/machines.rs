@@ -1,4 +1,5 @@
-//! A virtual machine is a domain like any other: names, files, `exec`, logs, limits, faults. One boot, many looks.
+//! A virtual machine is a domain like any other: names, files, `exec`, logs, limits, faults. One
+//! boot, many looks.
 
 use e2e::machines::{self, logs, row, shell, shell_ok};
 use e2e::{NameServer, Node, topology, wait};
@@ -92,7 +93,8 @@ fn names_are_resolved(node: &Node) {
     assert!(run.code != 0 && run.err.contains("No such file or directory"), "{run:?}");
 }
 
-/// By the C library, which asks the stub; and over a channel of the program's own, where there is no stub to ask.
+/// By the C library, which asks the stub; and over a channel of the program's own, where there is
+/// no stub to ask.
 fn dynamic_programs_resolve_names(node: &Node) {
     let ask = "getent hosts host3.tombolo.example";
     let by_stub = shell_ok(node, "edge", &format!("unset LD_PRELOAD; {ask}"));

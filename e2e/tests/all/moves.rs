@@ -1,4 +1,5 @@
-//! Planned moves: a domain goes to another node, goes back where it does not come up there, and never lives twice.
+//! Planned moves: a domain goes to another node, goes back where it does not come up there, and
+//! never lives twice.
 
 use e2e::cluster::{Bed, Host, Witness, address};
 use serde_json::Value;
@@ -53,7 +54,8 @@ fn moved(host: &Host, domain: &str, to: &str, more: &[&str]) -> (Value, i32) {
     (report, run.code)
 }
 
-/// A domain that counts its lives: it says at its end how many there were, and the next life hears of it.
+/// A domain that counts its lives: it says at its end how many there were, and the next life hears
+/// of it.
 const COUNTING: &str = r#"command = ["sh", "-c", '''n=$(cat /srv/self/handover); echo "${n:-0}" >> /bed/one.heard; python3 /programs/witness.py /bed/one.lives &
 trap "kill $!; echo $((n + 1)) > /srv/self/handover; exit 0" TERM; wait''']
 "#;
@@ -186,7 +188,8 @@ fn a_daemon_that_is_killed_in_a_move_leaves_one_life_and_its_successor_goes_on()
     bed.finish();
 }
 
-/// A name server on beta, a directory that asks it and that may run anywhere, and on alpha a container that looks names up.
+/// A name server on beta, a directory that asks it and that may run anywhere, and on alpha a
+/// container that looks names up.
 fn directory() -> String {
     let upstream = address(1);
     format!(
@@ -262,7 +265,8 @@ fn who_looks_names_up_waits_while_the_directory_moves_and_loses_nothing() {
     bed.finish();
 }
 
-/// Looks the name up again and again until it is told to end; prints what was lost, and at the end how many there were and the longest, in ms.
+/// Looks the name up again and again until it is told to end; prints what was lost, and at the end
+/// how many there were and the longest, in ms.
 const TIMED_LOOKUPS: &str = "n=0; most=0; while [ ! -e /tmp/enough ]; do since=$(date +%s%3N)
     getent ahostsv4 www.quickstart.test | grep -q 192.0.2.7 || echo lost $n; took=$(($(date +%s%3N) - since))
     [ $took -gt $most ] && most=$took; n=$((n + 1)); done; echo asked $n, the longest $most ms";

@@ -1,4 +1,5 @@
-//! Promises of the network: kept beside a flood, for what is sent, what comes in and what domains of a node say to each other; found by the next daemon, given back with the last domain, and
+//! Promises of the network: kept beside a flood, for what is sent, what comes in and what domains
+//! of a node say to each other; found by the next daemon, given back with the last domain, and
 //! never at the expense of what somebody else has made of the link.
 
 use e2e::cluster::{Bed, Host, address};
@@ -94,13 +95,15 @@ fn meanwhile(bed: &Bed, host: &Host, names: [&str; 2], key: &str) -> [u64; 2] {
     [now[0] - before[0], now[1] - before[1]]
 }
 
-/// How often it is measured who gets how much, and how often the first has to get more than twice what the other does: on a busy machine it may
-/// be without a processor at one time, and then asks for nothing.
+/// How often it is measured who gets how much, and how often the first has to get more than twice
+/// what the other does: on a busy machine it may be without a processor at one time, and then asks
+/// for nothing.
 const SPANS: usize = 5;
 /// See [`SPANS`].
 const GOOD_SPANS: usize = 3;
 
-/// Insists that the first gets more than twice what the other does in [`GOOD_SPANS`] of [`SPANS`] spans.
+/// Insists that the first gets more than twice what the other does in [`GOOD_SPANS`] of [`SPANS`]
+/// spans.
 fn gets_most(what: &str, mut measure: impl FnMut() -> [u64; 2]) {
     let moved: Vec<[u64; 2]> = (0..SPANS).map(|_| measure()).collect();
     let good = moved.iter().filter(|[first, other]| *first > 2 * other).count();
@@ -113,7 +116,8 @@ fn gold_keeps_its_rate_beside_a_flood_sent_and_received_whoever_dies() {
     let [alpha, beta] = [bed.host(0), bed.host(1)];
     bed.start_daemon(alpha);
     bed.start_daemon(beta);
-    // What comes to beta is three times what it takes, and most of it for whom it has promised least.
+    // What comes to beta is three times what it takes, and most of it for whom it has promised
+    // least.
     alpha.ok(&["reserve", "node", "--link", "eth0=40mbit"]);
     beta.ok(&["reserve", "node", "--link", "eth0=10mbit"]);
     beta.up_ok(&format!(
@@ -243,7 +247,8 @@ fn a_link_that_goes_comes_back_or_is_somebody_elses_is_told_and_nothing_is_half_
     assert!(classes("tide9").contains("rate 4Mbit"), "{}", classes("tide9"));
     ip(host, &["link", "set", "tide9", "name", "tide0"]);
 
-    // One that is gone: told, and an adaptation that can't be done changes nothing of the processor.
+    // One that is gone: told, and an adaptation that can't be done changes nothing of the
+    // processor.
     ip(host, &["link", "del", "tide0"]);
     bed.until("it is told that the link is gone", PATIENCE, || {
         show(host, "web")["caveats"].to_string().contains("the network is not kept now")
@@ -376,7 +381,8 @@ fn proxies_of_a_cluster_know_what_domains_are_promised_and_hear_of_adaptations()
     bed.finish();
 }
 
-/// Takes what two domains of the other node send, and says each time that another 64 KiB of one have come.
+/// Takes what two domains of the other node send, and says each time that another 64 KiB of one
+/// have come.
 const SINK: &str = "
 import threading, tombolo
 def take(name, channel):
@@ -407,9 +413,11 @@ with tombolo.open(sys.argv[1], wait=100) as channel:
     channel.write(bytes(8192))
 ";
 
-/// How long the cluster has for what is judged: nothing but minutes without a processor takes as long.
+/// How long the cluster has for what is judged: nothing but minutes without a processor takes as
+/// long.
 const LONG_PATIENCE: Duration = Duration::from_secs(120);
-/// How often 64 KiB of the first are waited for before it is looked what the other one has had: about two megabytes.
+/// How often 64 KiB of the first are waited for before it is looked what the other one has had:
+/// about two megabytes.
 const TURNS: usize = 32;
 
 #[test]

@@ -74,7 +74,8 @@ fn member(bed: &Bed, host: &Host) -> u32 {
     found[0]
 }
 
-/// Whether etcd on a node answers somebody on another who shows it the certificate in this file, or none.
+/// Whether etcd on a node answers somebody on another who shows it the certificate in this file, or
+/// none.
 fn lets_in(from: &Host, of: &Host, certificate: Option<&Path>) -> bool {
     let mut curl = from.inside(Path::new("curl"));
     curl.args(["--silent", "--insecure", "--max-time", "5", "--data", "{}"]);
@@ -245,7 +246,8 @@ fn three_nodes_have_three_members_lose_the_first_and_have_three_again() {
     bed.finish();
 }
 
-/// Five nodes, five members: any two may be lost, and when a node goes for good, the next one has its member.
+/// Five nodes, five members: any two may be lost, and when a node goes for good, the next one has
+/// its member.
 #[test]
 fn five_nodes_have_five_members_and_the_next_node_takes_the_place_of_one_that_went() {
     let Some(bed) = bed(6) else { return };

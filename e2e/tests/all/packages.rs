@@ -1,5 +1,5 @@
-//! The Debian packages, in a root that has never seen them: installed, used, upgraded under a domain that runs, and purged without
-//! a trace.
+//! The Debian packages, in a root that has never seen them: installed, used, upgraded under a
+//! domain that runs, and purged without a trace.
 
 use e2e::{Node, Run, node};
 use std::path::Path;

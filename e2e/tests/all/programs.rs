@@ -1,4 +1,5 @@
-//! Services of kind `program`: a program of one domain serves files, and shells of other domains use them below `/srv`.
+//! Services of kind `program`: a program of one domain serves files, and shells of other domains
+//! use them below `/srv`.
 
 use e2e::{Node, node, wait};
 use serde_json::{Value, json};
@@ -10,7 +11,8 @@ const GAUGE: &str = env!("CARGO_BIN_EXE_gauge_program");
 /// How often the program is killed.
 const KILLS: u64 = 3;
 
-/// A distributed container in which `gauge` serves, `hall` may do everything, and `attic` only read.
+/// A distributed container in which `gauge` serves, `hall` may do everything, and `attic` only
+/// read.
 fn topology(host: &str, unit: &str, hall: &str) -> String {
     let domain = |name: &str, rest: &str| format!("\n[domain.{name}]\n{rest}\n");
     let restart = "restart = { policy = \"always\", backoff = \"50ms\", max_backoff = \"500ms\" }";
@@ -113,7 +115,8 @@ fn settings_verbs_and_the_host_change_under_a_program_that_serves() {
     wait::until("the program that served is told", || node.ok(&["logs", "gauge"]).contains("no longer"));
 }
 
-// A program is killed at any time: open files are for its successor, which is asked again what the dead one was.
+// A program is killed at any time: open files are for its successor, which is asked again what the
+// dead one was.
 #[test]
 fn a_program_dies_under_open_files_and_its_successor_answers() {
     let Some(node) = start() else { return };
@@ -142,7 +145,8 @@ fn a_program_dies_under_open_files_and_its_successor_answers() {
     reads(&node, "hall", "20 celsius");
 }
 
-/// The service of `docs/services.md` and `examples/thermometer`, in Python, used as its README says.
+/// The service of `docs/services.md` and `examples/thermometer`, in Python, used as its README
+/// says.
 #[test]
 fn the_example_in_python_serves_texts_streams_and_folders() {
     let Some(node) = Node::start() else { return };
@@ -182,7 +186,8 @@ const MOST_LINES: usize = 30;
 /// The first service in Rust, which is the program of `examples/first_service`.
 const FIRST: &str = env!("CARGO_BIN_EXE_first_service");
 
-/// The first service of `docs/services.md` in Rust: the page and the example have the same text, which is short, and it does what the page says.
+/// The first service of `docs/services.md` in Rust: the page and the example have the same text,
+/// which is short, and it does what the page says.
 #[test]
 fn the_first_service_in_rust_is_short_and_does_what_the_page_says() {
     let page = include_str!("../../../docs/services.md");
@@ -351,7 +356,8 @@ fn a_skeleton_in_each_language_runs_and_overwrites_nothing() {
     assert!(!made("third").exists() && !made("No Word").exists());
 }
 
-/// Ordinary tools read a stream, which looks like a regular file and has no offsets, as `docs/services.md` says.
+/// Ordinary tools read a stream, which looks like a regular file and has no offsets, as
+/// `docs/services.md` says.
 #[test]
 fn ordinary_tools_read_streams_as_the_page_says() {
     let Some(node) = Node::start() else { return };
@@ -372,7 +378,8 @@ fn ordinary_tools_read_streams_as_the_page_says() {
     node.ok(&["down", "thermometer"]);
 }
 
-/// A service that is wrong on purpose: a function fails, one never answers, one fails at a wrong line, and one ends the program.
+/// A service that is wrong on purpose: a function fails, one never answers, one fails at a wrong
+/// line, and one ends the program.
 const WRONG: &str = r#"
 import asyncio
 import os
@@ -403,7 +410,8 @@ def zap(session, line):
 wrong.run()
 "#;
 
-/// Two services in one distributed container: a skeleton of ours, and the one that is wrong on purpose.
+/// Two services in one distributed container: a skeleton of ours, and the one that is wrong on
+/// purpose.
 fn checked(folder: &std::path::Path) -> String {
     let serves = |name: &str| {
         format!(

@@ -62,7 +62,8 @@ fn a_failure_half_way_rolls_back() {
     assert_eq!(node.run(&["exec", "web", "--", "true"]).code, 125, "web is still up after the roll-back");
 }
 
-/// A demo once went on with the name server of another one, which held the port, while its own failed again and again.
+/// A demo once went on with the name server of another one, which held the port, while its own
+/// failed again and again.
 #[test]
 fn a_port_that_a_stranger_holds_makes_nobody_ready() {
     let Some(node) = Node::start() else { return };

@@ -13,7 +13,8 @@ use std::time::Duration;
 /// How long a thing of the cluster may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two nodes; on the second a container and a process that do nothing, and one that says something when it is let.
+/// Two nodes; on the second a container and a process that do nothing, and one that says something
+/// when it is let.
 fn bed() -> Option<Bed> {
     let bed = Bed::with_etcd(2, 1)?;
     bed.join_all(1, &[]);
@@ -250,7 +251,8 @@ fn what_goes_on_with_a_node_ends_when_its_certificate_is_revoked() {
             child.try_wait().expect("asked").is_some_and(|status| !status.success())
         });
     }
-    // With the certificate that it has now everything goes on; the link was carried on by another connection.
+    // With the certificate that it has now everything goes on; the link was carried on by another
+    // connection.
     assert_eq!(a.ok(&["exec", "box", "--", "echo", "again"]), "again\n");
     bed.until("another connection carries the link", PATIENCE, || {
         link()["up"] == true && connections() > before
@@ -282,8 +284,9 @@ fn the_log_of_another_node_is_followed() {
     bed.finish();
 }
 
-/// Fills its output with more than is read at once, and then splices into it from where nothing comes: whoever reads that pipe is held up in the
-/// kernel meanwhile. Where it was read too soon for that, it is done again, until the file exists that is named.
+/// Fills its output with more than is read at once, and then splices into it from where nothing
+/// comes: whoever reads that pipe is held up in the kernel meanwhile. Where it was read too soon
+/// for that, it is done again, until the file exists that is named.
 const HOLDS_ITS_PIPE: &str = "import fcntl, os, socket, sys, threading, time
 fcntl.fcntl(1, 1031, 1 << 20)
 silent, tell = socket.socketpair()
@@ -308,8 +311,8 @@ fn is_held_up(pid: u32) -> bool {
     states.any(|held_up| held_up)
 }
 
-/// Once a thread of the daemon itself read such a pipe: a daemon that was killed then kept its lock until the command ended, and no other one
-/// could start.
+/// Once a thread of the daemon itself read such a pipe: a daemon that was killed then kept its lock
+/// until the command ended, and no other one could start.
 #[test]
 fn a_command_that_holds_its_pipe_does_not_keep_the_next_daemon_away() {
     let Some(bed) = bed() else { return };

@@ -71,7 +71,8 @@ fn promises_are_kept_by_the_kernel_adapted_in_one_step_and_adopted_by_the_next_d
         first.starts_with("film/rest: cpu 16ms in 40ms to 8ms in 40ms"),
         "who gives comes first: {moved}"
     );
-    // When it was in effect is looked for during a few periods, in which a busy machine may show nothing.
+    // When it was in effect is looked for during a few periods, in which a busy machine may show
+    // nothing.
     assert!(moved["commit_us"].is_u64() && moved.get("effect_us").is_some(), "{moved}");
     assert_eq!((quota_us(&node, "gold"), quota_us(&node, "rest")), (32_000, 8_000));
 
@@ -89,7 +90,8 @@ fn promises_are_kept_by_the_kernel_adapted_in_one_step_and_adopted_by_the_next_d
 
     kill_and_wait(&node.pids("daemon"));
     assert_eq!(quota_us(&node, "gold"), 32_000, "the kernel goes on by itself");
-    // The next daemon goes on from what was adapted, and `up` with the same file leaves that as it is.
+    // The next daemon goes on from what was adapted, and `up` with the same file leaves that as it
+    // is.
     node.up_ok(&film(24, 16));
     assert_eq!((budget(&node, "gold"), budget(&node, "rest")), (32 * MS, 8 * MS));
     assert_eq!(quota_us(&node, "gold"), 32_000);
@@ -327,7 +329,8 @@ fn remount(daemon: u32, place: &str, option: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The story of it: the processor had been moved already when the kernel did not take what was to be moved of the memory, or of the disk.
+/// The story of it: the processor had been moved already when the kernel did not take what was to
+/// be moved of the memory, or of the disk.
 #[test]
 fn an_adaptation_of_whose_parts_the_kernel_takes_all_but_one_changes_nothing() {
     let Some(node) = Node::start() else { return };
@@ -377,11 +380,13 @@ fn an_adaptation_of_whose_parts_the_kernel_takes_all_but_one_changes_nothing() {
     node.finish();
 }
 
-/// The order of a node is changed by the command line where all that is promised is kept by the other one, too.
+/// The order of a node is changed by the command line where all that is promised is kept by the
+/// other one, too.
 #[test]
 fn another_policy_of_the_node_is_taken_where_all_is_kept_by_it_and_refused_by_name_where_not() {
     let Some(node) = Node::start() else { return };
-    // 25 of 60 and 20 of 40 are 92 % of a processor; where the shorter period goes first, the longer one takes 65.
+    // 25 of 60 and 20 of 40 are 92 % of a processor; where the shorter period goes first, the
+    // longer one takes 65.
     node.up_ok(&film(25, 20).replacen("period = \"40ms\"", "period = \"60ms\"", 1));
     let policy = || node.json(&["reserve", "node"])["policy"].as_str().expect("a policy").to_owned();
     assert_eq!(policy(), "earliest-deadline");

@@ -1,5 +1,5 @@
-//! Foreign roots: a directory with nothing but busybox, and an OCI image layout, as folder and as archive. What is in them
-//! is static, knows nothing of Tombolo, and resolves all the same.
+//! Foreign roots: a directory with nothing but busybox, and an OCI image layout, as folder and as
+//! archive. What is in them is static, knows nothing of Tombolo, and resolves all the same.
 
 use e2e::oci::script;
 use e2e::{NameServer, Node, topology};
@@ -38,7 +38,8 @@ fn a_directory_with_nothing_but_busybox() {
     assert_resolves(&node);
 }
 
-/// An image layout `image` with one image, `latest`, of busybox; and the same as an archive, `image.tar`.
+/// An image layout `image` with one image, `latest`, of busybox; and the same as an archive,
+/// `image.tar`.
 pub(crate) fn image(folder: &Path) {
     image_of_flavour(folder, "from-the-image");
 }

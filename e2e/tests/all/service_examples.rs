@@ -111,7 +111,8 @@ fn keys_of_the_crypto_service_are_used_by_others_rotated_and_seen_by_nobody() {
     node.ok(&["down", "crypto"]);
 }
 
-/// A server of JSON-RPC and HTTP that is away for its first requests, and one with TLS; it says what it was sent.
+/// A server of JSON-RPC and HTTP that is away for its first requests, and one with TLS; it says
+/// what it was sent.
 const SERVER: &str = r#"
 import http.server, json, ssl, sys, threading, time
 away = {"forecast": 2, "launch": 2}

@@ -1,4 +1,5 @@
-//! A service is moved from one program to another while its files are open, and goes on with a backup when its program dies.
+//! A service is moved from one program to another while its files are open, and goes on with a
+//! backup when its program dies.
 
 use e2e::{Node, node, wait};
 use serde_json::Value;

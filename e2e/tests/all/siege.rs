@@ -1,7 +1,10 @@
-//! Hostile parties try everything at once, and an honest tenant's look-ups, calls, commands and restarts go on meanwhile, without one failure.
+//! Hostile parties try everything at once, and an honest tenant's look-ups, calls, commands and
+//! restarts go on meanwhile, without one failure.
 //!
-//! The attackers and their attacks are lists in `e2e/programs/siege.py`: a tenant that is root in its container, a neighbour of the honest tenant's that shares its services, and somebody on the node without
-//! rights. In the long run, there is also a guest. `docs/siege.md` says of each attack which test shows what it comes to.
+//! The attackers and their attacks are lists in `e2e/programs/siege.py`: a tenant that is root in
+//! its container, a neighbour of the honest tenant's that shares its services, and somebody on the
+//! node without rights. In the long run, there is also a guest. `docs/siege.md` says of each attack
+//! which test shows what it comes to.
 
 use e2e::machines::{self, SCRIBBLE};
 use e2e::siege::{Times, assert_said, attacker, begun, compared, end, length, processes, siege};
@@ -19,7 +22,8 @@ use std::time::{Duration, Instant};
 const SIEGE: Duration = Duration::from_secs(15);
 /// How long the same is done in quiet before.
 const QUIET: Duration = Duration::from_secs(5);
-/// How long a command in the besieged domain may take: it starts, or ends by itself after the time that a start may take.
+/// How long a command in the besieged domain may take: it starts, or ends by itself after the time
+/// that a start may take.
 const COMMAND: Duration = Duration::from_secs(40);
 /// The user and group `nobody`.
 const NOBODY: u32 = 65534;
@@ -28,7 +32,9 @@ const ENDPOINT_PEER: &str = env!("CARGO_BIN_EXE_endpoint_peer");
 /// How often a channel's other end and an endpoint are asked in one go.
 const CALLS: usize = 100;
 
-/// The honest tenant: two programs that look names up, and one that they ask over a channel and by an endpoint. Its second name server is a public one, which is to hear of no name that the first one has.
+/// The honest tenant: two programs that look names up, and one that they ask over a channel and by
+/// an endpoint. Its second name server is a public one, which is to hear of no name that the first
+/// one has.
 fn honest_file(first: u16, second: u16) -> String {
     let mounts = format!(
         "mounts = [{{ source = \"{CHANNEL_PEER}\", target = \"/channel-peer\" }}, {{ source = \"{ENDPOINT_PEER}\", target = \"/endpoint-peer\" }}]"
@@ -44,7 +50,8 @@ fn honest_file(first: u16, second: u16) -> String {
         )
 }
 
-/// The hostile tenant: its file grants nothing more than an ordinary domain has, and a domain of its own that never looks who has opened a channel.
+/// The hostile tenant: its file grants nothing more than an ordinary domain has, and a domain of
+/// its own that never looks who has opened a channel.
 fn hostile_file(port: u16, score: &Path) -> String {
     let dns = "services = { dns = { at = \"/srv/dns\", preload = true } }";
     let sink = "restart = { policy = \"always\", backoff = \"50ms\" }";
@@ -58,7 +65,8 @@ fn hostile_file(port: u16, score: &Path) -> String {
         )
 }
 
-/// A hostile guest: it scribbles over its devices, writes nonsense to its agent's port, opens what it can, asks without end, and uses up itself.
+/// A hostile guest: it scribbles over its devices, writes nonsense to its agent's port, opens what
+/// it can, asks without end, and uses up itself.
 fn guest_file(port: u16) -> String {
     let attack = format!(
         "while :; do {SCRIBBLE} 1000 & (while :; do echo A x$RANDOM.silent.example > /srv/dns/query; done) & \
@@ -175,7 +183,8 @@ fn attackers_end_with_the_test_that_began_them() {
     wait::until("all of it is over", || all.iter().all(is_over));
 }
 
-// The first siege did not end: `runc exec` stood still in a domain that had used its memory and its processes up.
+// The first siege did not end: `runc exec` stood still in a domain that had used its memory and its
+// processes up.
 #[test]
 fn who_tries_everything_at_once_makes_nothing_of_anothers_fail() {
     let (how_long, is_long) = length(SIEGE);

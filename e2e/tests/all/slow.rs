@@ -1,4 +1,5 @@
-//! A slow thing holds up only itself: domains that do not end, a disk that does not answer, one that takes no writes.
+//! A slow thing holds up only itself: domains that do not end, a disk that does not answer, one
+//! that takes no writes.
 
 use e2e::{Node, wait};
 use rustix::fs::CWD;
@@ -39,7 +40,8 @@ fn begin(node: &Node, arguments: &[&str]) -> Child {
     node.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("tombolo starts")
 }
 
-/// An `up` that the daemon is asked for directly: the command would look at the disk itself, and wait for it before it asks.
+/// An `up` that the daemon is asked for directly: the command would look at the disk itself, and
+/// wait for it before it asks.
 fn ask_for_up(node: &Node, name: &str, text: &str) -> Child {
     let body = json!({ "text": text, "file": format!("{name}.toml"), "base": node.folder() });
     let mut command = Command::new("curl");
@@ -128,7 +130,8 @@ fn domains_end_before_those_on_which_they_stand() {
     assert_eq!(ended, ["top", "one", "other", "base"]);
 }
 
-/// A file system whose server never answers: as a network's that is cut off, or a disk that is dying.
+/// A file system whose server never answers: as a network's that is cut off, or a disk that is
+/// dying.
 struct Hung {
     at: PathBuf,
     device: Option<OwnedFd>,

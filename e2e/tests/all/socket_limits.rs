@@ -1,4 +1,5 @@
-//! Sockets at their edges: places that are taken, servers that never accept, a server that is told who its clients are.
+//! Sockets at their edges: places that are taken, servers that never accept, a server that is told
+//! who its clients are.
 
 use crate::sockets::{Client, container, python, sockets, topology, unpacked};
 use e2e::{Node, wait};

@@ -1,4 +1,5 @@
-//! Programs that nobody has changed, in containers that have only `lo`: their own benchmarks count what came wrong.
+//! Programs that nobody has changed, in containers that have only `lo`: their own benchmarks count
+//! what came wrong.
 
 use crate::sockets::{container, unpacked};
 use e2e::{Node, wait};
@@ -16,7 +17,8 @@ fn service(name: &str, host: &str, to: &str) -> String {
     )
 }
 
-/// The money of a bank is the same in all of its tables, if each transaction was done once and whole.
+/// The money of a bank is the same in all of its tables, if each transaction was done once and
+/// whole.
 const BALANCES: &str = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history) AND \
                         (SELECT sum(bbalance) FROM pgbench_branches) = (SELECT sum(tbalance) FROM pgbench_tellers), \
                         (SELECT count(*) FROM pgbench_history)";

@@ -1,4 +1,5 @@
-//! Sockets without a network: unmodified programs of containers that have only `lo` connect to each other.
+//! Sockets without a network: unmodified programs of containers that have only `lo` connect to each
+//! other.
 
 use e2e::{Node, node, wait};
 use serde_json::Value;
@@ -69,7 +70,8 @@ pub(crate) fn python(text: &str, argument: &str) -> String {
     format!("[\"/usr/bin/python3\", \"-c\", '''{text}''', \"{argument}\"]")
 }
 
-/// Lines of a domain that sees in `/opt` what `make deps` unpacked, not installed; `None`, said, where that is missing.
+/// Lines of a domain that sees in `/opt` what `make deps` unpacked, not installed; `None`, said,
+/// where that is missing.
 pub(crate) fn unpacked(name: &str) -> Option<String> {
     let folder: PathBuf = node::target().join("debian").join(name);
     if !folder.join(".complete").exists() {
@@ -229,7 +231,8 @@ fn whatever_dies_resets_what_went_through_it_and_new_connections_go_on() {
     // The server.
     let mut client = Client::connected(&node, "7001");
     kill_main(&node, "server");
-    // The kernel ends a dead program's connections in order, as over TCP, unless its relay dies first.
+    // The kernel ends a dead program's connections in order, as over TCP, unless its relay dies
+    // first.
     let heard = client.does("wait");
     assert!(["EOFError", "ConnectionResetError"].contains(&heard.as_str()), "{heard}");
     // Either relay.

@@ -1,4 +1,5 @@
-//! Backups of endpoints: callers go on while the primary is killed, superseded, or loses its daemon, and each request is counted once.
+//! Backups of endpoints: callers go on while the primary is killed, superseded, or loses its
+//! daemon, and each request is counted once.
 
 use crate::endpoint_bed::{Program, SLEEP, endpoints, row};
 use e2e::{Node, node, wait};
@@ -174,7 +175,8 @@ fn callers_go_on_while_the_administrator_moves_the_endpoint() {
     stop(&node, callers);
 }
 
-/// Binds the name, is refused where nobody stands by, then moves to where somebody does, after a start that it takes back.
+/// Binds the name, is refused where nobody stands by, then moves to where somebody does, after a
+/// start that it takes back.
 const MOVER: &str = r#"
 import errno, time, tombolo
 me = tombolo.Endpoint("counter")
@@ -221,7 +223,8 @@ fn a_program_in_python_moves_its_endpoint_and_hears_why_not() {
     stop(&node, callers);
 }
 
-/// Receives only after it was told something; then has a buffer, which can't move, and receives again.
+/// Receives only after it was told something; then has a buffer, which can't move, and receives
+/// again.
 const BUSY: &str = r#"
 import tombolo
 me = tombolo.Endpoint("counter")
@@ -270,7 +273,8 @@ fn a_domain_that_the_file_does_not_name_backs_nothing() {
     assert_eq!(endpoints(&node, "shop").len(), 1);
 }
 
-// What the successor does not know of, it can't answer once: the caller is told, and nothing is done twice.
+// What the successor does not know of, it can't answer once: the caller is told, and nothing is
+// done twice.
 #[test]
 fn a_request_that_nobody_can_know_of_is_not_sent_twice() {
     let Some((node, _primary)) = start() else { return };

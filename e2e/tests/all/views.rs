@@ -1,5 +1,6 @@
-//! Every view of the directory gives the same answers: files as text and as JSON, the stub, `getaddrinfo` through the
-//! stub, through the preloaded library and through systemd's resolver socket, and the name server itself.
+//! Every view of the directory gives the same answers: files as text and as JSON, the stub,
+//! `getaddrinfo` through the stub, through the preloaded library and through systemd's resolver
+//! socket, and the name server itself.
 
 use e2e::{NameServer, Node, name_server, node, topology};
 use std::collections::BTreeMap;
@@ -8,7 +9,8 @@ use std::fmt::Write as _;
 /// How many questions are generated.
 const QUESTIONS: u64 = 400;
 
-/// Questions over all types, with names that exist, are aliases, are missing; the same ones each time.
+/// Questions over all types, with names that exist, are aliases, are missing; the same ones each
+/// time.
 fn questions() -> String {
     let types = ["A", "AAAA", "A", "AAAA", "CNAME", "MX", "TXT", "SRV", "CAA"];
     let fixed = [

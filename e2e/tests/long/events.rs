@@ -5,10 +5,12 @@ use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
-/// How long a thing of the cluster may take on a busy machine. A link gives up after 30 s, and what was not read is kept for 10 s after that.
+/// How long a thing of the cluster may take on a busy machine. A link gives up after 30 s, and what
+/// was not read is kept for 10 s after that.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// `bus` and `sensor` on beta, which serves and publishes; on alpha `mast` publishes and `panel` subscribes.
+/// `bus` and `sensor` on beta, which serves and publishes; on alpha `mast` publishes and `panel`
+/// subscribes.
 fn topology() -> String {
     let client = |name: &str, node: &str| {
         format!(
@@ -50,7 +52,8 @@ impl Program {
     }
 }
 
-/// Is to lose nothing. At each event what it has got and what it has lost is as many as were published.
+/// Is to lose nothing. At each event what it has got and what it has lost is as many as were
+/// published.
 const READER: &str = r#"
 import os, struct
 sub = os.open("/srv/events/control/sub", os.O_RDWR)
@@ -69,7 +72,8 @@ assert of_mast == sorted(set(of_mast)), "an event came twice"
 print(lost > 0, of_mast[-1])
 "#;
 
-/// Publishes until it is told to stop, once more after a write that has waited in vain; says its last number.
+/// Publishes until it is told to stop, once more after a write that has waited in vain; says its
+/// last number.
 const MAST: &str = r#"
 import errno, os
 pub = os.open("/srv/events/control/pub", os.O_WRONLY)
@@ -106,7 +110,8 @@ fn a_link_that_is_out_for_long_holds_up_its_own_and_gaps_are_counted() {
     assert_eq!(reader.line(), "ready");
     let mast = Program::start(alpha, "mast", MAST);
     assert_eq!(reader.line(), "flows");
-    // On the node of the service publishers wait for the subscriber until the link is given up, and go on then.
+    // On the node of the service publishers wait for the subscriber until the link is given up, and
+    // go on then.
     let sensor = Program::start(beta, "sensor", FLOOD);
     bed.switch().cut(beta.port());
     assert_eq!(sensor.end(), ["published"]);

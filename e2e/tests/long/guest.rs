@@ -1,5 +1,6 @@
-//! A node on another kernel: a guest with cgroup version 2 alone and Linux 6.1, under runc and under crun. One boot serves all
-//! these tests; each looks at what one check of `programs/guest/start.sh` said, once for each runtime.
+//! A node on another kernel: a guest with cgroup version 2 alone and Linux 6.1, under runc and
+//! under crun. One boot serves all these tests; each looks at what one check of
+//! `programs/guest/start.sh` said, once for each runtime.
 
 use e2e::guest::{Report, run};
 use std::sync::OnceLock;
@@ -71,7 +72,8 @@ fn what_runs_has_no_privileges_and_gains_none() {
     holds("isolation");
 }
 
-/// crun has no option for them, and once was given one: every `exec --user` of somebody with further groups failed.
+/// crun has no option for them, and once was given one: every `exec --user` of somebody with
+/// further groups failed.
 #[test]
 fn exec_as_somebody_with_further_groups_works_or_says_what_it_leaves_out() {
     holds("groups");
@@ -136,7 +138,8 @@ fn down_leaves_no_cgroup_no_mount_and_no_process() {
     holds("nothing_left");
 }
 
-/// The guest came to its end, and says nothing that no test asks for. Where something failed, its console explains it.
+/// The guest came to its end, and says nothing that no test asks for. Where something failed, its
+/// console explains it.
 #[test]
 fn every_check_of_the_guest_is_made_and_has_a_test() {
     let Some(report) = report() else { return };

@@ -1,4 +1,5 @@
-//! The suite that every kind of channel passes, over the real thing: one end in a guest and the other on the host, and two guests.
+//! The suite that every kind of channel passes, over the real thing: one end in a guest and the
+//! other on the host, and two guests.
 
 use e2e::Node;
 use e2e::machines::{self, PEER, logs};

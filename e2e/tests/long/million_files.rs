@@ -1,4 +1,5 @@
-//! A container makes a million files in its writable layer and goes: nobody beside it waits for that.
+//! A container makes a million files in its writable layer and goes: nobody beside it waits for
+//! that.
 
 use e2e::{NameServer, Node, oci, topology};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Images are on the disk before they are trusted: a guest's power is cut after an import, while an image is unpacked, and when it has its name.
+//! Images are on the disk before they are trusted: a guest's power is cut after an import, while an
+//! image is unpacked, and when it has its name.
 
 use e2e::power_cut::run;
 

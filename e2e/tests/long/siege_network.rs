@@ -1,4 +1,5 @@
-//! A cluster of which one node was removed: it and a stranger besiege the ports of the others from the network, while a tenant on one of them fills all rings that it can have to the other.
+//! A cluster of which one node was removed: it and a stranger besiege the ports of the others from
+//! the network, while a tenant on one of them fills all rings that it can have to the other.
 
 use e2e::cluster::{Bed, Host, address};
 use e2e::node::pids_of;

@@ -9,7 +9,8 @@ use std::process::{Child, ChildStdout, Stdio};
 /// Connections that are open at a time, and those that come and go.
 const OPEN: u64 = 10_000;
 const CONNECTS: u64 = 100_000;
-/// The most memory for an idle connection, in bytes: four sockets of the kernel's, two relays and two programs included.
+/// The most memory for an idle connection, in bytes: four sockets of the kernel's, two relays and
+/// two programs included.
 const IDLE_BYTES: u64 = 64 * 1024;
 /// The most memory that a relay may keep of connections that are gone, in bytes.
 const KEPT_BYTES: u64 = 32 << 20;
@@ -44,8 +45,8 @@ while True:
         del clients[number]
         client.close()
 "#;
-/// `open N`: opens so many and is answered on each; `echo`: is answered on each again; `close`; `churn N`: as many one after the other in each of 4
-/// threads.
+/// `open N`: opens so many and is answered on each; `echo`: is answered on each again; `close`;
+/// `churn N`: as many one after the other in each of 4 threads.
 const CLIENT: &str = r#"
 import resource, socket, sys, threading
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

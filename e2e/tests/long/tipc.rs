@@ -1,5 +1,5 @@
-//! Links over TIPC between two nodes: network namespaces of a guest whose kernel has it. One start of it serves all these tests; each looks at what one check of `tipc_peer`
-//! said.
+//! Links over TIPC between two nodes: network namespaces of a guest whose kernel has it. One start
+//! of it serves all these tests; each looks at what one check of `tipc_peer` said.
 
 use conformance::links::SCENARIOS;
 use e2e::report::Report;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use e2e::report::{Machine, Report};
 use image::{Compression, Image, Kernel, Spec};
 
-/// How long everything may take. It takes a minute; a machine with much else to do gets what it needs.
+/// How long everything may take. It takes a minute; a machine with much else to do gets what it
+/// needs.
 const DEADLINE: Duration = Duration::from_secs(600);
 /// The same of measurements, which take some minutes.
 const BENCH_DEADLINE: Duration = Duration::from_secs(1800);
@@ -16,8 +17,9 @@ const BENCH_DEADLINE: Duration = Duration::from_secs(1800);
 const GUESTS_DEADLINE: Duration = Duration::from_secs(150);
 /// How often the console is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often a machine is started at the most. An emulated processor that emulates virtualization loses a guest now and then, in its first
-/// steps for the most part (QEMU 7.2): the guest's kernel ends by a triple fault, and only the hypervisor says so.
+/// How often a machine is started at the most. An emulated processor that emulates virtualization
+/// loses a guest now and then, in its first steps for the most part (QEMU 7.2): the guest's kernel
+/// ends by a triple fault, and only the hypervisor says so.
 const STARTS: u32 = 4;
 /// The hypervisor's words on such a guest.
 const LOST: &str = "Triple fault";
@@ -37,8 +39,9 @@ const DOM0_MODULES: [&str; 6] =
     ["xen_privcmd", "xenfs", "xen_evtchn", "xen_gntdev", "xen_gntalloc", "xen_netback"];
 const GUEST_MODULES: [&str; 4] = ["xen_evtchn", "xen_gntdev", "xen_gntalloc", "xen_netfront"];
 
-/// Names of what dom0's first program is told in its environment: what to do, and to make only those checks whose name has this
-/// in it, or behind a `!` has not (for whoever works on one of them: the tests of the others fail then).
+/// Names of what dom0's first program is told in its environment: what to do, and to make only
+/// those checks whose name has this in it, or behind a `!` has not (for whoever works on one of
+/// them: the tests of the others fail then).
 const WHAT: &str = "TOMBOLO_XEN_WHAT";
 const ONLY: &str = "TOMBOLO_XEN_ONLY";
 
@@ -67,8 +70,9 @@ impl What {
     }
 }
 
-/// Starts the machine with this `xen_peer` in all its domains, and lets it come to its end; the reason, where this machine can't.
-/// `target` is cargo's target folder: packages are unpacked there, and images kept.
+/// Starts the machine with this `xen_peer` in all its domains, and lets it come to its end; the
+/// reason, where this machine can't. `target` is cargo's target folder: packages are unpacked
+/// there, and images kept.
 ///
 /// # Errors
 /// The missing part, and how to get it.
@@ -105,7 +109,8 @@ fn read(console: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(console).unwrap_or_default()).into_owned()
 }
 
-/// Reads what the machine says until it has switched itself off, or the time is over. `false`: one of its guests did not come, or was lost on the way.
+/// Reads what the machine says until it has switched itself off, or the time is over. `false`: one
+/// of its guests did not come, or was lost on the way.
 fn follow(machine: &Machine, console: &Path, what: What, verbose: bool, report: &mut Report) -> bool {
     let begin = Instant::now();
     let mut are_up = false;
@@ -240,8 +245,8 @@ fn hypervisor(packed: &Path, folder: &Path) -> PathBuf {
     to
 }
 
-/// QEMU, with a processor that Xen takes for one with virtualization (guests without any are slower) and that QEMU can be: both leave
-/// out what the other lacks.
+/// QEMU, with a processor that Xen takes for one with virtualization (guests without any are
+/// slower) and that QEMU can be: both leave out what the other lacks.
 fn start(dom0: &Image, hypervisor: &Path, console: &Path, what: What) -> Machine {
     // What a kernel does not know of its command line is its first program's environment.
     let only = std::env::var(ONLY).unwrap_or_default();

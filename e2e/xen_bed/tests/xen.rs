@@ -1,5 +1,5 @@
-//! Channels between domains of a real Xen: one start of a machine with dom0 and two guests serves all these tests; each looks at what
-//! one check of `xen_peer controller` said.
+//! Channels between domains of a real Xen: one start of a machine with dom0 and two guests serves
+//! all these tests; each looks at what one check of `xen_peer controller` said.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -44,7 +44,8 @@ fn dom0_and_a_guest_talk_whoever_offers() {
     holds("from_a_guest_to_dom0");
 }
 
-/// Once a program of a PVH guest opened what another of the same guest offered: what the offerer had granted was gone, and read as ones.
+/// Once a program of a PVH guest opened what another of the same guest offered: what the offerer
+/// had granted was gone, and read as ones.
 #[test]
 fn a_domain_is_refused_as_its_own_peer() {
     holds("no_domain_is_its_own_peer");
@@ -72,7 +73,8 @@ fn closed_channels_leave_no_grant_no_port_and_no_entry() {
     holds("nothing_is_left_behind");
 }
 
-/// Once an opener that never unmapped what it was granted used up what the other domain may grant, in 30 channels one after the other.
+/// Once an opener that never unmapped what it was granted used up what the other domain may grant,
+/// in 30 channels one after the other.
 #[test]
 fn an_opener_that_never_unmaps_uses_up_nothing_more() {
     holds("an_opener_that_never_unmaps");
@@ -117,7 +119,8 @@ fn a_guest_that_is_destroyed_wakes_whoever_waits() {
     holds("a_guest_that_is_destroyed");
 }
 
-/// The machine came to its end, and says nothing that no test asks for. Where something failed, its console explains it.
+/// The machine came to its end, and says nothing that no test asks for. Where something failed, its
+/// console explains it.
 #[test]
 fn every_check_is_made_and_has_a_test() {
     let Some(report) = report() else { return };

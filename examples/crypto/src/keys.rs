@@ -15,7 +15,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const SEAL_BYTES: usize = 32;
 /// Keys that are kept; who rotates once more forgets the oldest one.
 const MAX_KEYS: usize = 64;
-/// Messages that one key seals in one run of the program, before there is another one: with random nonces of 96 bits a nonce comes twice with a probability of 2^-33 then (NIST SP 800-38D, 8.3).
+/// Messages that one key seals in one run of the program, before there is another one: with random
+/// nonces of 96 bits a nonce comes twice with a probability of 2^-33 then (NIST SP 800-38D, 8.3).
 const MAX_SEALED: u64 = 1 << 32;
 
 /// A key that signs and a key that seals, which are made together.
@@ -42,7 +43,8 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// Reads the keys of a folder, or makes the first one. Without a folder they end with the program.
+    /// Reads the keys of a folder, or makes the first one. Without a folder they end with the
+    /// program.
     ///
     /// # Errors
     /// Why they can't be read or written: nobody is served with other keys than before.
@@ -112,7 +114,8 @@ impl Keys {
         public.verify(data, signature).map_err(|_| Errno::BADMSG)
     }
 
-    /// Encrypts and authenticates: a nonce, the ciphertext and the tag. The key's number is authenticated with it.
+    /// Encrypts and authenticates: a nonce, the ciphertext and the tag. The key's number is
+    /// authenticated with it.
     pub fn seal(&mut self, data: &[u8]) -> Result<String, Errno> {
         let nonce = self.random::<NONCE_LEN>()?;
         if self.newest()?.sealed >= MAX_SEALED {

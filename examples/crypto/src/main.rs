@@ -1,5 +1,5 @@
-//! Cryptography as a service: domains hash, sign, verify, seal and open data with keys that they never see. Keys are made here, stay here, and are
-//! rotated. `README.md` shows each file.
+//! Cryptography as a service: domains hash, sign, verify, seal and open data with keys that they
+//! never see. Keys are made here, stay here, and are rotated. `README.md` shows each file.
 
 mod keys;
 

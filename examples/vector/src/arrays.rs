@@ -4,7 +4,8 @@ use service::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Most elements of all orders of a batch: some hundredths of a second of work, while which nobody else is served.
+/// Most elements of all orders of a batch: some hundredths of a second of work, while which nobody
+/// else is served.
 pub const MAX_ELEMENTS: usize = 1 << 20;
 /// Bytes that are read and written at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -17,7 +18,8 @@ pub enum Kind {
     I64,
 }
 
-/// One order: `add f64 A B OUT N`, `scale f64 A FACTOR OUT N`, `sum f64 A N`, `dot f64 A B N`; places are bytes from the start of the memory.
+/// One order: `add f64 A B OUT N`, `scale f64 A FACTOR OUT N`, `sum f64 A N`, `dot f64 A B N`;
+/// places are bytes from the start of the memory.
 pub struct Order {
     operation: String,
     places: Vec<u64>,

@@ -1,5 +1,6 @@
-//! Arithmetic on arrays as a service: a domain puts arrays into memory that it shares with this program, and has them added, multiplied and summed here. The
-//! arrays go through no file and no socket. `README.md` shows it.
+//! Arithmetic on arrays as a service: a domain puts arrays into memory that it shares with this
+//! program, and has them added, multiplied and summed here. The arrays go through no file and no
+//! socket. `README.md` shows it.
 
 mod arrays;
 
@@ -38,7 +39,8 @@ fn main() -> Result<(), Error> {
     vector.run()
 }
 
-/// Does all orders of a batch, a line each, and answers a line for each: nothing is done after the first that is wrong.
+/// Does all orders of a batch, a line each, and answers a line for each: nothing is done after the
+/// first that is wrong.
 fn compute(call: &Call<'_>, batch: &[u8]) -> Result<Vec<u8>, Errno> {
     let memory = call.memory().ok_or(Errno::NODEV)?.try_clone_to_owned().map_err(|_| Errno::MFILE)?;
     let memory = File::from(memory);

@@ -11,16 +11,18 @@ const MAX_ACCOUNTS_BYTES: u64 = 1024 * 1024;
 /// Most supplementary groups, as in the kernel (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
 
-/// Users and groups that processes of ours become, and no program of a domain: as one of these it could stop another tenant's files or links.
-/// (Engines of volumes from the first on, then processes by their numbers, the cluster's etcd at last.) No system hands them out to anybody
+/// Users and groups that processes of ours become, and no program of a domain: as one of these it
+/// could stop another tenant's files or links. (Engines of volumes from the first on, then
+/// processes by their numbers, the cluster's etcd at last.) No system hands them out to anybody
 /// (systemd's page "Users, Groups, UIDs and GIDs" calls them unused).
 const OURS: std::ops::RangeInclusive<u32> = 0x6000_0000..=0x7fff_fffe;
-/// The first of those that processes become by their numbers. Process ids of a kernel are 2^22 at most.
+/// The first of those that processes become by their numbers. Process ids of a kernel are 2^22 at
+/// most.
 const FIRST: u32 = 0x7000_0000;
 
-/// The user, and the group, that a process of ours becomes that has to be safe from all others: the number of the process, moved to where no
-/// user of the system is. No two processes that live have one number, so nobody can choose a name by which his process becomes the user of
-/// another's.
+/// The user, and the group, that a process of ours becomes that has to be safe from all others: the
+/// number of the process, moved to where no user of the system is. No two processes that live have
+/// one number, so nobody can choose a name by which his process becomes the user of another's.
 #[must_use]
 pub fn user_of_this_process() -> u32 {
     FIRST + std::process::id()

@@ -1,8 +1,9 @@
-//! Prints the median round trip of 64 bytes between two pinned threads (polled, spinning a while, and blocked), and what a
-//! stream of messages reaches.
+//! Prints the median round trip of 64 bytes between two pinned threads (polled, spinning a while,
+//! and blocked), and what a stream of messages reaches.
 //!
-//! A look at whether the channel is in the right range, not a benchmark: beside each figure it prints what bounds it in the
-//! same run: the round trip of a bare cache line, that of two pipes, the copying of memory.
+//! A look at whether the channel is in the right range, not a benchmark: beside each figure it
+//! prints what bounds it in the same run: the round trip of a bare cache line, that of two pipes,
+//! the copying of memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const MESSAGE_BYTES: usize = 64;
 const WARM_UP: usize = 100;
-/// Rounds of the bare line between two looks at the clock, which would otherwise be much of what is measured.
+/// Rounds of the bare line between two looks at the clock, which would otherwise be much of what is
+/// measured.
 const LINE_BATCH: u64 = 100;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -71,7 +73,8 @@ fn round_trip(way: Way, rounds: usize, here: u32, there: u32, pause: Duration) -
             let mut message = Vec::new();
             let mut samples = Vec::with_capacity(rounds);
             for round in 0..rounds + WARM_UP.min(rounds) {
-                // Back to back, the clock is read once per batch: it would be a good part of what is measured.
+                // Back to back, the clock is read once per batch: it would be a good part of what
+                // is measured.
                 let sleeps = way == Way::Waiting(SpinPolicy::Never) || here == there || !pause.is_zero();
                 let batch = if sleeps { 1 } else { LINE_BATCH };
                 let start = Instant::now();
@@ -209,7 +212,8 @@ fn copying(times: u64, bytes: usize, here: u32) -> Outcome<f64> {
     })
 }
 
-/// The cost of a message to one thread that sends and receives it: the instructions, without a line that travels.
+/// The cost of a message to one thread that sends and receives it: the instructions, without a line
+/// that travels.
 fn alone(here: u32) -> Outcome<Duration> {
     let (one, other) = pair(&Config::default())?;
     let (mut sender, _receiver) = one.open()?;

@@ -1,7 +1,9 @@
-//! Both halves of an end in one hand, for one who waits for many channels at once and for more than messages: nothing here waits.
+//! Both halves of an end in one hand, for one who waits for many channels at once and for more than
+//! messages: nothing here waits.
 //!
-//! The region has room behind the words of the rings for words that others agree on (`wire::ipc`). Who changes one of those wakes
-//! the peer as a message would: [`Duplex::take_sleeper`], [`Duplex::wake`].
+//! The region has room behind the words of the rings for words that others agree on (`wire::ipc`).
+//! Who changes one of those wakes the peer as a message would: [`Duplex::take_sleeper`],
+//! [`Duplex::wake`].
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -38,7 +40,8 @@ pub enum Whereabouts {
 }
 
 impl End {
-    /// As [`End::open_with`], both halves together, for a channel that was made in [`Mode::Messages`].
+    /// As [`End::open_with`], both halves together, for a channel that was made in
+    /// [`Mode::Messages`].
     ///
     /// # Errors
     /// See [`OpenError`], among them [`OpenError::WrongMode`]; the end is closed then.
@@ -111,10 +114,12 @@ impl Duplex {
         self.sender.producer.is_holding()
     }
 
-    /// Sends a message that is a head, in little-endian words, and a body, or holds it back. False: there is no room for it now.
+    /// Sends a message that is a head, in little-endian words, and a body, or holds it back. False:
+    /// there is no room for it now.
     ///
     /// # Errors
-    /// [`SendError`], other than `Full` and `TimedOut`. After [`SendError::Doorbell`] the message is in the ring nevertheless.
+    /// [`SendError`], other than `Full` and `TimedOut`. After [`SendError::Doorbell`] the message
+    /// is in the ring nevertheless.
     #[inline]
     pub fn send<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Result<bool, SendError> {
         if let Some(sent) = self.sender.send_headed_at_once(head, body) {
@@ -134,8 +139,9 @@ impl Duplex {
         }
     }
 
-    /// The messages that were sent, or held back, and that the peer has not consumed, the oldest first. They are read back from memory that the peer can
-    /// write. Empty, if it has broken a rule.
+    /// The messages that were sent, or held back, and that the peer has not consumed, the oldest
+    /// first. They are read back from memory that the peer can write. Empty, if it has broken a
+    /// rule.
     #[must_use]
     pub fn unconsumed(&mut self) -> Vec<Vec<u8>> {
         self.sender.producer.unconsumed().unwrap_or_default()
@@ -149,8 +155,9 @@ impl Duplex {
         self.sender.flush()
     }
 
-    /// Takes the next message, if `judge` accepts its first `N` words and how many bytes follow, and there is nothing out of the ordinary about it: what
-    /// follows replaces what is in `into`. `None`: nothing was done, and [`Duplex::look`] finds out what there is.
+    /// Takes the next message, if `judge` accepts its first `N` words and how many bytes follow,
+    /// and there is nothing out of the ordinary about it: what follows replaces what is in `into`.
+    /// `None`: nothing was done, and [`Duplex::look`] finds out what there is.
     #[inline]
     pub fn take_at_once<const N: usize, T>(
         &mut self,
@@ -166,8 +173,8 @@ impl Duplex {
         Some(taken)
     }
 
-    /// The first bytes of the next message, and how long it is; it stays where it is. A message that is shorter than `N` has zeros
-    /// behind it. `None`: there is none.
+    /// The first bytes of the next message, and how long it is; it stays where it is. A message
+    /// that is shorter than `N` has zeros behind it. `None`: there is none.
     ///
     /// # Errors
     /// The rule that the peer has broken; the channel is closed then.
@@ -197,7 +204,8 @@ impl Duplex {
         let record = match self.receiver.consumer.peek() {
             Ok(Peek::Message(record)) => record,
             Ok(Peek::Empty { wake }) => {
-                // Nobody who keeps to the rules waits for room here; who does all the same is woken if that can be done.
+                // Nobody who keeps to the rules waits for room here; who does all the same is woken
+                // if that can be done.
                 let _woken = self.receiver.shared.wake_sender(wake);
                 self.find_nothing();
                 return Ok(None);
@@ -224,8 +232,9 @@ impl Duplex {
         }
     }
 
-    /// Moves what follows the first `at` bytes of the message that was looked at into `into` (replacing what was there), and gives its room back. False:
-    /// nothing was looked at, or it is shorter.
+    /// Moves what follows the first `at` bytes of the message that was looked at into `into`
+    /// (replacing what was there), and gives its room back. False: nothing was looked at, or it is
+    /// shorter.
     #[inline]
     pub fn take(&mut self, at: usize, into: &mut Vec<u8>) -> bool {
         let Some(record) = self.looked.take() else { return false };
@@ -243,8 +252,9 @@ impl Duplex {
         self.looked.is_some() || self.receiver.consumer.has_something()
     }
 
-    /// Says to the peer that this end is going to sleep, and fences: who looks at ring and words after this and finds nothing will be woken.
-    /// `blind`: it may miss that all the same, so sleep for a moment only.
+    /// Says to the peer that this end is going to sleep, and fences: who looks at ring and words
+    /// after this and finds nothing will be woken. `blind`: it may miss that all the same, so sleep
+    /// for a moment only.
     pub fn listen(&mut self, how: Sleep) -> Prepared {
         self.receiver.publish_here();
         let prepared = self.receiver.consumer.listen(how);
@@ -277,7 +287,8 @@ impl Duplex {
         self.receiver.shared.wake_receiver(wake).map_err(SendError::Doorbell)
     }
 
-    /// Whether either end is closed, or the peer is known to be dead. After this, the ring and the words show all that the peer did before.
+    /// Whether either end is closed, or the peer is known to be dead. After this, the ring and the
+    /// words show all that the peer did before.
     #[inline]
     #[must_use]
     pub fn is_closed(&self) -> bool {

@@ -1,4 +1,5 @@
-//! Ends that nobody has opened yet: made by the daemon, passed as descriptors, checked by whoever opens them.
+//! Ends that nobody has opened yet: made by the daemon, passed as descriptors, checked by whoever
+//! opens them.
 
 use std::os::fd::OwnedFd;
 
@@ -51,7 +52,8 @@ impl End {
     /// How many descriptors make an end.
     pub const DESCRIPTORS: usize = layout::END_DESCRIPTORS;
 
-    /// Whether the program that this library is in has left the descriptors alone: see [`sys::known`].
+    /// Whether the program that this library is in has left the descriptors alone: see
+    /// [`sys::known`].
     ///
     /// # Errors
     /// `EBADF`: it has closed one, or put another file in its place.
@@ -59,19 +61,21 @@ impl End {
         self.material.check()
     }
 
-    /// The descriptors, in the order in which [`End::from_descriptors`] wants them. The order says which end it
-    /// is: the first end has its region first, the second has it last. So the side comes from whoever passes the
-    /// descriptors, and not from memory that the peer can write.
+    /// The descriptors, in the order in which [`End::from_descriptors`] wants them. The order says
+    /// which end it is: the first end has its region first, the second has it last. So the side
+    /// comes from whoever passes the descriptors, and not from memory that the peer can write.
     #[must_use]
     pub fn into_descriptors(self) -> [OwnedFd; Self::DESCRIPTORS] {
         let (region, [a, b, c, d]) = self.material.into_descriptors();
         if self.side == 0 { [region, a, b, c, d] } else { [a, b, c, d, region] }
     }
 
-    /// Takes the descriptors of an end, which must come from someone trusted to introduce us (the daemon).
+    /// Takes the descriptors of an end, which must come from someone trusted to introduce us (the
+    /// daemon).
     ///
     /// # Errors
-    /// [`OpenError::Count`], [`OpenError::Descriptor`], [`OpenError::System`]; the descriptors are closed then.
+    /// [`OpenError::Count`], [`OpenError::Descriptor`], [`OpenError::System`]; the descriptors are
+    /// closed then.
     pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Result<End, OpenError> {
         let got = descriptors.len();
         let Ok(descriptors) = <[OwnedFd; Self::DESCRIPTORS]>::try_from(descriptors) else {
@@ -112,9 +116,10 @@ impl End {
         self.material.sight()
     }
 
-    /// Trusts whoever made the channel no more than any peer: it may have kept copies of our doorbells, and make them blocking. For
-    /// an end that comes from a stranger, and not from the daemon. Costs a little with each wake. A device of a stranger's is refused
-    /// when it is opened: he could unplug it.
+    /// Trusts whoever made the channel no more than any peer: it may have kept copies of our
+    /// doorbells, and make them blocking. For an end that comes from a stranger, and not from the
+    /// daemon. Costs a little with each wake. A device of a stranger's is refused when it is
+    /// opened: he could unplug it.
     #[must_use]
     pub fn distrust_maker(mut self) -> End {
         self.material.distrust();
@@ -124,7 +129,8 @@ impl End {
     /// The unit that this channel carries, as its maker says.
     ///
     /// # Errors
-    /// [`OpenError::UnknownMode`], [`OpenError::RegionBytes`] when there is no header, [`OpenError::System`].
+    /// [`OpenError::UnknownMode`], [`OpenError::RegionBytes`] when there is no header,
+    /// [`OpenError::System`].
     pub fn mode(&self) -> Result<Mode, OpenError> {
         memory::mode(&*self.material)
     }

@@ -64,11 +64,13 @@ impl Receiver {
         self.large.limit.max(self.max_message())
     }
 
-    /// Puts messages of up to so many bytes together from pieces, and tells the sender so: from then on the other end's
-    /// [`Sender::send`] takes them. What is beyond breaks a rule, and closes the channel. So much memory may be taken up by a peer
-    /// that begins messages. A message of several pieces (16 to 64 KiB each) is put together in memory of this receiver's, so that
-    /// reading it in place saves no copy. The limit can be raised only: what the sender has been told stays true. The default is
-    /// [`Receiver::max_message`], the longest that comes in one piece.
+    /// Puts messages of up to so many bytes together from pieces, and tells the sender so: from
+    /// then on the other end's [`Sender::send`] takes them. What is beyond breaks a rule, and
+    /// closes the channel. So much memory may be taken up by a peer that begins messages. A message
+    /// of several pieces (16 to 64 KiB each) is put together in memory of this receiver's, so that
+    /// reading it in place saves no copy. The limit can be raised only: what the sender has been
+    /// told stays true. The default is [`Receiver::max_message`], the longest that comes in one
+    /// piece.
     pub fn set_message_limit(&mut self, bytes: usize) {
         if bytes > self.message_limit() {
             self.large.limit = bytes;
@@ -79,8 +81,9 @@ impl Receiver {
         }
     }
 
-    /// Takes pieces as they come, up to a whole message, or to none for now. Ends after about a ring's bytes, so that a caller
-    /// with a deadline gets to look at the clock, and when a message was abandoned, of which a peer may send any number.
+    /// Takes pieces as they come, up to a whole message, or to none for now. Ends after about a
+    /// ring's bytes, so that a caller with a deadline gets to look at the clock, and when a message
+    /// was abandoned, of which a peer may send any number.
     #[cold]
     pub(crate) fn assemble(&mut self, first: Record) -> Result<Option<Arrived>, ReceiveError> {
         let most = 2 * self.max_message();
@@ -131,8 +134,9 @@ pub(crate) enum Arrived {
 }
 
 impl Sender {
-    /// Longest message that the receiver takes, in bytes: [`Sender::max_message`], or what it said by
-    /// [`Receiver::set_message_limit`]. The longer ones go in pieces, by [`Sender::send`] or [`Sender::try_send_from`].
+    /// Longest message that the receiver takes, in bytes: [`Sender::max_message`], or what it said
+    /// by [`Receiver::set_message_limit`]. The longer ones go in pieces, by [`Sender::send`] or
+    /// [`Sender::try_send_from`].
     #[must_use]
     pub fn message_limit(&self) -> usize {
         let alleged = usize::try_from(self.producer.peer_message_limit()).unwrap_or(usize::MAX);
@@ -145,9 +149,10 @@ impl Sender {
         crate::stream::piece_bytes(self.max_message())
     }
 
-    /// Sends what there is room for of a message, in pieces if it is too long for one, from byte `*sent` on, which is 0 at first.
-    /// When it says [`SendError::Full`], `*sent` says how far it came: wait for room for [`Sender::piece_bytes`] (or for the whole
-    /// message, if it is shorter) and go on with the same message. Whatever else is sent meanwhile abandons it.
+    /// Sends what there is room for of a message, in pieces if it is too long for one, from byte
+    /// `*sent` on, which is 0 at first. When it says [`SendError::Full`], `*sent` says how far it
+    /// came: wait for room for [`Sender::piece_bytes`] (or for the whole message, if it is shorter)
+    /// and go on with the same message. Whatever else is sent meanwhile abandons it.
     ///
     /// # Errors
     /// [`SendError`], other than `TimedOut`.
@@ -172,8 +177,9 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether a message that would fit into one record is sooner there in pieces: measured, from two pieces on, and with a receiver
-    /// that has asked for messages in pieces at all, since it can't read those where they are.
+    /// Whether a message that would fit into one record is sooner there in pieces: measured, from
+    /// two pieces on, and with a receiver that has asked for messages in pieces at all, since it
+    /// can't read those where they are.
     #[inline]
     pub(crate) fn pays_in_pieces(&self, length: usize) -> bool {
         length > self.piece_bytes() && self.producer.peer_message_limit() >= length as u64
@@ -184,8 +190,8 @@ impl Sender {
         if length > max { Err(SendError::TooLong { length, max }) } else { Ok(()) }
     }
 
-    /// Sends a message in several records. A deadline that passes in the midst of it leaves the rest unsent: the next
-    /// message makes the receiver drop what came.
+    /// Sends a message in several records. A deadline that passes in the midst of it leaves the
+    /// rest unsent: the next message makes the receiver drop what came.
     #[cold]
     pub(crate) fn send_in_pieces(
         &mut self,

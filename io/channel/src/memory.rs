@@ -69,7 +69,8 @@ fn make_huge(config: &Config, bytes: u64) -> io::Result<OwnedFd> {
             "rings this small share one huge page, so that their size does not follow from the region's";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    // A mapping reserves the pages for the memfd, for as long as that lives; and such a memfd can't be written otherwise.
+    // A mapping reserves the pages for the memfd, for as long as that lives; and such a memfd can't
+    // be written otherwise.
     let length = usize::try_from(sealed).map_err(|_| io::ErrorKind::FileTooLarge)?;
     let region = Region::map(&memory, length)?;
     region.populate()?;
@@ -84,8 +85,8 @@ pub(crate) fn pages(memory: impl AsFd) -> io::Result<Pages> {
     Ok(huge.map_or(Pages::Ordinary, |bytes| Pages::Huge { bytes }))
 }
 
-/// The bytes of one ring in a region of `bytes`, if that has a size that regions have. Huge pages round the size up, and so does a
-/// maker whose ends are apart: to a power of two.
+/// The bytes of one ring in a region of `bytes`, if that has a size that regions have. Huge pages
+/// round the size up, and so does a maker whose ends are apart: to a power of two.
 fn ring_bytes(bytes: u64, pages: Pages) -> Option<u32> {
     let most = bytes.checked_sub(layout::HEADER_BYTES as u64)? / 2;
     let ring_bytes = u32::try_from(1_u64.checked_shl(most.checked_ilog2()?)?).ok()?;
@@ -146,7 +147,8 @@ pub(crate) fn check_mapped(region: Region) -> Result<Checked, OpenError> {
     check_header(region, ring_bytes)
 }
 
-/// Bytes of the memory that a channel of this configuration takes: for makers whose memory is no memfd.
+/// Bytes of the memory that a channel of this configuration takes: for makers whose memory is no
+/// memfd.
 #[must_use]
 pub fn region_bytes(config: &Config) -> u64 {
     if config.apart {
@@ -156,8 +158,8 @@ pub fn region_bytes(config: &Config) -> u64 {
     }
 }
 
-/// Writes a channel's header into fresh memory (zeros) of [`region_bytes`], before anybody else has it: for makers whose memory is no
-/// memfd. [`crate::pair`] does it by itself.
+/// Writes a channel's header into fresh memory (zeros) of [`region_bytes`], before anybody else has
+/// it: for makers whose memory is no memfd. [`crate::pair`] does it by itself.
 ///
 /// # Errors
 /// [`CreateError::RingBytes`], [`CreateError::Region`] when the memory has another size.
@@ -178,7 +180,8 @@ pub fn write_header(region: &Region, config: &Config) -> Result<(), CreateError>
 
 fn provide(region: &Region, bytes: u64, pages: Pages, options: &OpenOptions) -> Result<(), OpenError> {
     if options.huge_pages && pages == Pages::Ordinary {
-        // A hint: what the machine makes of it shows in its settings, and costs nothing where they say no.
+        // A hint: what the machine makes of it shows in its settings, and costs nothing where they
+        // say no.
         let _preferred = region.prefer_huge_pages();
     }
     if options.lock {
@@ -192,8 +195,8 @@ fn provide(region: &Region, bytes: u64, pages: Pages, options: &OpenOptions) -> 
     Ok(())
 }
 
-/// The header must agree with the size. The peer may have scribbled over it before we came: then we refuse.
-/// Each word is read once.
+/// The header must agree with the size. The peer may have scribbled over it before we came: then we
+/// refuse. Each word is read once.
 fn check_header(region: Region, ring_bytes: u32) -> Result<Checked, OpenError> {
     let word = |offset| region.load_u64(offset, Ordering::Relaxed);
     let found = word(layout::OFFSET_MAGIC);

@@ -1,5 +1,5 @@
-//! How a half of an end sleeps: at first for a moment on a futex, which costs one system call there and one to wake; then
-//! on its doorbell, for as long as it takes.
+//! How a half of an end sleeps: at first for a moment on a futex, which costs one system call there
+//! and one to wake; then on its doorbell, for as long as it takes.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use ring::{Prepared, Wake};
 use sys::futex::Woken;
 use sys::region::Region;
 
-/// Longest sleep on a futex, which tells nothing of the peer's death, and in which a peer that moves sleepers about can
-/// keep us. Well under the time in which a death is to be noticed.
+/// Longest sleep on a futex, which tells nothing of the peer's death, and in which a peer that
+/// moves sleepers about can keep us. Well under the time in which a death is to be noticed.
 pub(crate) const FUTEX_SLEEP: Duration = Duration::from_millis(1);
 
 /// The cost of a wake-up across processors on this machine, in ns, for [`crate::Config::spin_ns`];
@@ -91,7 +91,8 @@ impl Habit {
         counts.futex_sleeps += 1;
         match region.sleep(offset, prepared.word, at_most) {
             Woken::Perhaps => Nap::Ended,
-            // The deadline's doing, perhaps, and nothing is learnt from that; the caller looks at it.
+            // The deadline's doing, perhaps, and nothing is learnt from that; the caller looks at
+            // it.
             Woken::TimeOver if at_most < FUTEX_SLEEP => Nap::Ended,
             Woken::TimeOver | Woken::Never => {
                 counts.futex_sleeps_in_vain += 1;
@@ -101,7 +102,8 @@ impl Habit {
         }
     }
 
-    /// Learns how long a sleep on the doorbell took: a short one would have been cheaper on the futex.
+    /// Learns how long a sleep on the doorbell took: a short one would have been cheaper on the
+    /// futex.
     pub(crate) fn slept(&mut self, since: Instant) {
         self.short = since.elapsed() < FUTEX_SLEEP;
     }

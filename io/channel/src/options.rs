@@ -32,18 +32,20 @@ impl Mode {
     }
 }
 
-/// Whether the region of a channel is to lie in huge pages: fewer misses of the processor's address cache for large rings.
+/// Whether the region of a channel is to lie in huge pages: fewer misses of the processor's address
+/// cache for large rings.
 ///
-/// The machine's administrator reserves them (`/proc/sys/vm/nr_hugepages`). **Only for ends that trust each other**: whoever holds
-/// such a region can take pages out of it, and if none is free then, the next access kills the other end with `SIGBUS`. So
-/// an opener has to agree, by [`OpenOptions::huge_pages`].
+/// The machine's administrator reserves them (`/proc/sys/vm/nr_hugepages`). **Only for ends that
+/// trust each other**: whoever holds such a region can take pages out of it, and if none is free
+/// then, the next access kills the other end with `SIGBUS`. So an opener has to agree, by
+/// [`OpenOptions::huge_pages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
     /// Ordinary pages.
     #[default]
     No,
-    /// If enough are free, and the rings are large enough (512 KiB with huge pages of 2 MiB); ordinary ones otherwise.
-    /// [`crate::End::pages`] says what came of it.
+    /// If enough are free, and the rings are large enough (512 KiB with huge pages of 2 MiB);
+    /// ordinary ones otherwise. [`crate::End::pages`] says what came of it.
     IfFree,
     /// Or no channel: [`crate::CreateError::HugePages`].
     Required,
@@ -64,8 +66,9 @@ pub enum Pages {
 /// How large a channel is to be, and what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of each of the two rings: a power of two from 4 KiB to 16 MiB. The longest message that goes in one
-    /// piece is a little under half of it. Memory is taken only when it is first written.
+    /// Bytes of each of the two rings: a power of two from 4 KiB to 16 MiB. The longest message
+    /// that goes in one piece is a little under half of it. Memory is taken only when it is first
+    /// written.
     pub ring_bytes: u32,
     /// The unit that the two ends exchange.
     pub mode: Mode,
@@ -75,8 +78,9 @@ pub struct Config {
     /// end spins for an answer one and a half times as long before it sleeps. The ends keep it
     /// within 1 to 50 us. `None`: 20 us.
     pub spin_ns: Option<u32>,
-    /// Whether one of the two ends is in a guest, where no futex and no barrier of this kernel reaches. The region is as large as
-    /// the next power of two then, of which what is not needed is never touched.
+    /// Whether one of the two ends is in a guest, where no futex and no barrier of this kernel
+    /// reaches. The region is as large as the next power of two then, of which what is not needed
+    /// is never touched.
     pub apart: bool,
 }
 
@@ -97,13 +101,16 @@ impl Default for Config {
 /// first touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Have all of the region's memory provided now, so that the first message through each page does not wait for the kernel.
-    /// Where the limit of a memory cgroup is too low for it, the kernel's answer is an error only if the cgroup's killer is off
-    /// (`memory.oom_control`); otherwise a process of the cgroup is killed, as it would be at the first message that goes beyond.
+    /// Have all of the region's memory provided now, so that the first message through each page
+    /// does not wait for the kernel. Where the limit of a memory cgroup is too low for it, the
+    /// kernel's answer is an error only if the cgroup's killer is off (`memory.oom_control`);
+    /// otherwise a process of the cgroup is killed, as it would be at the first message that goes
+    /// beyond.
     pub populate: bool,
-    /// Accept a region in huge pages, whose maker and other end must be trusted (see [`HugePages`]); and where the region lies in
-    /// ordinary pages, ask for transparent huge ones.
+    /// Accept a region in huge pages, whose maker and other end must be trusted (see
+    /// [`HugePages`]); and where the region lies in ordinary pages, ask for transparent huge ones.
     pub huge_pages: bool,
-    /// Keep the region in memory (mlock(2)), never swapped out. Counts against `RLIMIT_MEMLOCK`. Includes `populate`.
+    /// Keep the region in memory (mlock(2)), never swapped out. Counts against `RLIMIT_MEMLOCK`.
+    /// Includes `populate`.
     pub lock: bool,
 }

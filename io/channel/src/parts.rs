@@ -22,7 +22,8 @@ impl<B> Copy for Parts<'_, B> {}
 
 impl<'p, B: Deref<Target = [u8]>> Parts<'p, B> {
     pub(crate) fn new(parts: &'p [B]) -> Self {
-        // Saturating: more than memory holds is cut into pieces, or refused as too long, before its length matters.
+        // Saturating: more than memory holds is cut into pieces, or refused as too long, before its
+        // length matters.
         let left = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.len()));
         Parts { parts, at: 0, left }
     }

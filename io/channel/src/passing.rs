@@ -1,13 +1,14 @@
-//! Records as they are, for one who passes a channel on and reads nothing: a message in pieces stays in pieces, and bytes of a stream
-//! stay as they were cut. So nothing is put together on the way, whatever the ends have agreed on.
+//! Records as they are, for one who passes a channel on and reads nothing: a message in pieces
+//! stays in pieces, and bytes of a stream stay as they were cut. So nothing is put together on the
+//! way, whatever the ends have agreed on.
 
 use ring::Piece;
 
 use crate::{ReceiveError, Receiver, SendError, Sender};
 
 impl Receiver {
-    /// Takes the next record into `into` (replacing what was there) if there is one; what part of a message it is. A channel is read
-    /// either so or by the other calls, not by both.
+    /// Takes the next record into `into` (replacing what was there) if there is one; what part of a
+    /// message it is. A channel is read either so or by the other calls, not by both.
     ///
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
@@ -22,8 +23,9 @@ impl Receiver {
 }
 
 impl Sender {
-    /// Sends one record that is this part of a message, if there is room for it. The order of parts, and what the other end takes of
-    /// them, is the caller's business: who passes on what a [`Receiver::try_receive_record`] took has both.
+    /// Sends one record that is this part of a message, if there is room for it. The order of
+    /// parts, and what the other end takes of them, is the caller's business: who passes on what a
+    /// [`Receiver::try_receive_record`] took has both.
     ///
     /// # Errors
     /// [`SendError`], other than `TimedOut`.

@@ -12,23 +12,25 @@ use crate::large::{Arrived, Assembly};
 use crate::nap::{Counts, FUTEX_SLEEP, Habit, Nap};
 use crate::shared::{Closer, Descriptors, FORKED, Shared, SpinPolicy, Watch, Where, Whereabouts, spin};
 
-/// After so many looks at an empty ring without a sleep, ask the kernel whether the peer lives. Costs a
-/// polling receiver a ten-thousandth, and tells it of a death within microseconds.
+/// After so many looks at an empty ring without a sleep, ask the kernel whether the peer lives.
+/// Costs a polling receiver a ten-thousandth, and tells it of a death within microseconds.
 const LOOKS_PER_LIFE_CHECK: u32 = 1024;
 
-/// Looks at an empty ring before the receiver takes itself for waiting: an answer from the farthest processor comes within.
+/// Looks at an empty ring before the receiver takes itself for waiting: an answer from the farthest
+/// processor comes within.
 const LOOKS_SOON: u32 = 256;
 
 /// So many messages in a row make a stream, in which a moment's delay costs nobody anything.
 const BURST_MESSAGES: u32 = 4;
-/// How long a receiver that has caught up with a stream looks away, in pauses of the processor: some 0.3 us.
+/// How long a receiver that has caught up with a stream looks away, in pauses of the processor:
+/// some 0.3 us.
 const BACK_OFF_PAUSES: u32 = 32;
 
 /// Why no message was received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// The channel is closed, here or there, or the peer is dead; everything it committed has been received
-    /// (or this end closed itself).
+    /// The channel is closed, here or there, or the peer is dead; everything it committed has been
+    /// received (or this end closed itself).
     #[error("the channel is closed")]
     Closed,
     /// The deadline has passed.
@@ -67,8 +69,8 @@ pub struct Receiver {
     begun: Option<Arrived>,
 }
 
-/// A message in place: its length is fixed and checked, its bytes are what the peer alleges *now* and may change
-/// between two looks. So look at each byte once.
+/// A message in place: its length is fixed and checked, its bytes are what the peer alleges *now*
+/// and may change between two looks. So look at each byte once.
 #[derive(Debug)]
 pub struct Alleged<'r>(Place<'r>);
 
@@ -93,7 +95,8 @@ impl Alleged<'_> {
         }
     }
 
-    /// Copies from `at` on into `into`; false, and nothing is done, if that goes beyond the message's end.
+    /// Copies from `at` on into `into`; false, and nothing is done, if that goes beyond the
+    /// message's end.
     #[must_use]
     pub fn copy_to(&self, at: usize, into: &mut [u8]) -> bool {
         match &self.0 {
@@ -150,7 +153,8 @@ impl Receiver {
         self.policy = policy;
     }
 
-    /// Looks for the next message; gives the producer a ring if it waits for the room that has become free.
+    /// Looks for the next message; gives the producer a ring if it waits for the room that has
+    /// become free.
     fn peek(&mut self) -> Result<Option<Record>, ReceiveError> {
         match self.consumer.peek() {
             Ok(Peek::Message(record)) => Ok(Some(record)),
@@ -224,7 +228,8 @@ impl Receiver {
         }
     }
 
-    /// Copies bytes of a record that is not released yet; false, and nothing is done, beyond its end.
+    /// Copies bytes of a record that is not released yet; false, and nothing is done, beyond its
+    /// end.
     #[must_use]
     pub(crate) fn copy(&self, record: &Record, at: usize, into: &mut [u8]) -> bool {
         self.consumer.copy(record, at, into)
@@ -246,7 +251,8 @@ impl Receiver {
         self.wake_sender(wake)
     }
 
-    /// Receives a message into `into` (replacing what was there) if there is one; returns its length.
+    /// Receives a message into `into` (replacing what was there) if there is one; returns its
+    /// length.
     ///
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
@@ -311,7 +317,8 @@ impl Receiver {
         self.take(arrived, into).map(Some)
     }
 
-    /// Receives a message into `into` (replacing what was there), waiting for it; returns its length.
+    /// Receives a message into `into` (replacing what was there), waiting for it; returns its
+    /// length.
     ///
     /// # Errors
     /// See [`ReceiveError`].
@@ -322,7 +329,8 @@ impl Receiver {
         }
     }
 
-    /// As [`Receiver::take_at_once`], looking again if a message may be on its way: for a microsecond or two.
+    /// As [`Receiver::take_at_once`], looking again if a message may be on its way: for a
+    /// microsecond or two.
     #[inline]
     fn take_soon(&mut self, into: &mut Vec<u8>) -> Option<usize> {
         for look in 0..LOOKS_SOON {
@@ -331,10 +339,12 @@ impl Receiver {
                 Taken::Unusual => return None,
                 Taken::Nothing if look == 0 => {
                     let (peer, here) = (self.consumer.peer_processor(), self.consumer.processor());
-                    // A processor of ours that was never published is none that the peer could share.
+                    // A processor of ours that was never published is none that the peer could
+                    // share.
                     let place = self.shared.kind().place(peer, || here.unwrap_or(u32::MAX));
                     let apart = place == Where::Apart;
-                    // In a stream, whoever catches up at once takes line after line from the producer.
+                    // In a stream, whoever catches up at once takes line after line from the
+                    // producer.
                     let stream = self.burst >= BURST_MESSAGES;
                     if self.policy == SpinPolicy::Never || !apart || stream || !self.spin.pays() {
                         return None;
@@ -403,9 +413,10 @@ impl Receiver {
         }
     }
 
-    /// Lends the bytes of the next message, waiting for it, until [`Receiver::finish`]: a pointer to the first and how many
-    /// there are. The pointer is good until then, and while this receiver lives. What it points to is what the peer alleges
-    /// *now*: read each byte once, or copy before you check.
+    /// Lends the bytes of the next message, waiting for it, until [`Receiver::finish`]: a pointer
+    /// to the first and how many there are. The pointer is good until then, and while this receiver
+    /// lives. What it points to is what the peer alleges *now*: read each byte once, or copy before
+    /// you check.
     ///
     /// # Errors
     /// See [`ReceiveError`]; [`ReceiveError::OutOfOrder`] when one has been begun and not finished.
@@ -452,7 +463,8 @@ impl Receiver {
         Counts { ways: self.spin.ways(), ..self.counts }
     }
 
-    /// Bytes of the next message, if there is one. It stays; that it is as long when it is read is the peer's word.
+    /// Bytes of the next message, if there is one. It stays; that it is as long when it is read is
+    /// the peer's word.
     ///
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
@@ -502,7 +514,8 @@ impl Receiver {
             {
                 return Ok(found);
             }
-            // Every turn comes by here: a peer that rings for nothing, or shows and hides a message, wins no time.
+            // Every turn comes by here: a peer that rings for nothing, or shows and hides a
+            // message, wins no time.
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(ReceiveError::TimedOut);
             }
@@ -553,8 +566,8 @@ impl Receiver {
         Ok(prepared.sleep.then_some(prepared))
     }
 
-    /// After a burst, leaves the producer a moment alone with the line that it writes, instead of snatching each message
-    /// as it comes: the next look finds several.
+    /// After a burst, leaves the producer a moment alone with the line that it writes, instead of
+    /// snatching each message as it comes: the next look finds several.
     fn back_off(&mut self) {
         let burst = std::mem::take(&mut self.burst);
         if burst >= BURST_MESSAGES && self.policy == SpinPolicy::Adaptive && self.is_peer_apart() {
@@ -570,11 +583,12 @@ impl Receiver {
         self.shared.data_descriptors()
     }
 
-    /// Says to the peer that we are going to sleep and want to be rung. False: there is something (a message, or the
-    /// end of the channel), so do not sleep.
+    /// Says to the peer that we are going to sleep and want to be rung. False: there is something
+    /// (a message, or the end of the channel), so do not sleep.
     pub fn prepare_wait(&mut self) -> bool {
         match self.prepare(Sleep::OnDoorbell) {
-            // Blind: only a kernel that takes membarrier(2) back makes us look again instead of sleeping.
+            // Blind: only a kernel that takes membarrier(2) back makes us look again instead of
+            // sleeping.
             Ok(Some(prepared)) if prepared.blind => {
                 self.consumer.cancel_wait();
                 false
@@ -585,7 +599,8 @@ impl Receiver {
         }
     }
 
-    /// Says that we are awake again. Needed after every [`Receiver::prepare_wait`] that returned true.
+    /// Says that we are awake again. Needed after every [`Receiver::prepare_wait`] that returned
+    /// true.
     pub fn cancel_wait(&mut self) {
         if !self.shared.is_forked() {
             self.consumer.cancel_wait();
@@ -601,17 +616,18 @@ impl Receiver {
         self.shared.drain_data().map_err(ReceiveError::Doorbell)
     }
 
-    /// Whether the peer alleges to run on another processor than this thread, so that spinning for it can pay: for
-    /// event loops, which spin for all their channels at once.
+    /// Whether the peer alleges to run on another processor than this thread, so that spinning for
+    /// it can pay: for event loops, which spin for all their channels at once.
     #[must_use]
     pub fn is_peer_apart(&self) -> bool {
         let place = self.shared.kind().place(self.consumer.peer_processor(), sys::processor::current);
         place == Where::Apart
     }
 
-    /// Lets go of the end without closing the channel: for a process that shares the descriptors with another, which goes on
-    /// using them. Drop both halves then. (A fork's child need not: its halves fail with [`ReceiveError::Forked`] and close
-    /// nothing. But while it holds them, their peer can't notice the parent's death.)
+    /// Lets go of the end without closing the channel: for a process that shares the descriptors
+    /// with another, which goes on using them. Drop both halves then. (A fork's child need not: its
+    /// halves fail with [`ReceiveError::Forked`] and close nothing. But while it holds them, their
+    /// peer can't notice the parent's death.)
     pub fn abandon(&mut self) {
         self.shared.abandon();
     }
@@ -627,7 +643,8 @@ impl Receiver {
         Closer::new(&self.shared)
     }
 
-    /// Whether the channel is closed, here or there, or the peer is dead. There may still be messages to receive.
+    /// Whether the channel is closed, here or there, or the peer is dead. There may still be
+    /// messages to receive.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.is_closed_here() || self.shared.is_peer_gone()

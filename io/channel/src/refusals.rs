@@ -8,7 +8,8 @@ use wire::ring as layout;
 
 use crate::Mode;
 
-/// Descriptors that making a channel takes at the most: those included that a pipe needs for a moment.
+/// Descriptors that making a channel takes at the most: those included that a pipe needs for a
+/// moment.
 const DESCRIPTORS_TO_MAKE: usize = 2 * layout::END_DESCRIPTORS + 1;
 
 fn limit(of: Resource) -> Option<u64> {

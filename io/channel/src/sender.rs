@@ -11,7 +11,8 @@ use wire::ring as layout;
 use crate::nap::{Counts, Habit, Nap};
 use crate::shared::{Closer, Descriptors, FORKED, Shared, SpinPolicy, Watch, Whereabouts, spin};
 
-/// A message of up to so many bytes goes the short way if it can; a longer one may be worth sending in pieces.
+/// A message of up to so many bytes goes the short way if it can; a longer one may be worth sending
+/// in pieces.
 const SHORT_BYTES: usize = 4096;
 
 /// Why a message was not sent.
@@ -91,8 +92,8 @@ impl Loan<'_> {
         self.slot.len()
     }
 
-    /// Puts bytes at `at` of the message; false, and nothing is done, if they would go beyond its end. What nobody
-    /// writes is whatever this channel carried there before.
+    /// Puts bytes at `at` of the message; false, and nothing is done, if they would go beyond its
+    /// end. What nobody writes is whatever this channel carried there before.
     #[must_use]
     pub fn write_at(&mut self, at: usize, bytes: &[u8]) -> bool {
         !self.shared.is_forked() && self.slot.write(at, bytes)
@@ -116,8 +117,8 @@ impl Loan<'_> {
     /// As [`Loan::commit`], of the first `length` bytes.
     ///
     /// # Errors
-    /// [`SendError::TooLong`] when that is more than was lent: nothing is sent then. [`SendError::Doorbell`],
-    /// [`SendError::Forked`].
+    /// [`SendError::TooLong`] when that is more than was lent: nothing is sent then.
+    /// [`SendError::Doorbell`], [`SendError::Forked`].
     pub fn commit_first(self, length: usize) -> Result<(), SendError> {
         check_here(self.shared)?;
         let max = self.len();
@@ -128,7 +129,8 @@ impl Loan<'_> {
 }
 
 impl io::Write for Loan<'_> {
-    /// Writes after what was written through this trait before, as far as there is room in the message.
+    /// Writes after what was written through this trait before, as far as there is room in the
+    /// message.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let fits = bytes.len().min(self.len() - self.written);
         let (now, _) = bytes.split_at(fits);
@@ -182,8 +184,9 @@ impl Sender {
         self.try_send_vectored(&[message])
     }
 
-    /// Sends a message, waiting for room; in pieces of [`Sender::piece_bytes`], if it is longer than one and the receiver puts
-    /// them together (see [`Sender::message_limit`]): then one end copies in while the other copies out. When the deadline passes in the midst of it, the
+    /// Sends a message, waiting for room; in pieces of [`Sender::piece_bytes`], if it is longer
+    /// than one and the receiver puts them together (see [`Sender::message_limit`]): then one end
+    /// copies in while the other copies out. When the deadline passes in the midst of it, the
     /// receiver gets nothing of it.
     ///
     /// # Errors
@@ -246,7 +249,8 @@ impl Sender {
         fill(self.loan(length, deadline)?, parts)
     }
 
-    /// Lends the place of a message of `length` bytes, to be written in place and committed, if there is room.
+    /// Lends the place of a message of `length` bytes, to be written in place and committed, if
+    /// there is room.
     ///
     /// # Errors
     /// [`SendError`], other than `TimedOut`.
@@ -314,12 +318,14 @@ impl Sender {
         self.try_loan(length)
     }
 
-    /// Lends the place of a message of at most `length` bytes, waiting for room, until [`Sender::finish`] or
+    /// Lends the place of a message of at most `length` bytes, waiting for room, until
+    /// [`Sender::finish`] or
     /// [`Sender::cancel`]: a pointer to its first byte. The pointer is good until then, and while this sender lives. What
     /// is not written is whatever this channel carried there before.
     ///
     /// # Errors
-    /// [`SendError`], other than `Full`; [`SendError::OutOfOrder`] when one has been begun and not finished.
+    /// [`SendError`], other than `Full`; [`SendError::OutOfOrder`] when one has been begun and not
+    /// finished.
     pub fn begin(&mut self, length: usize, deadline: Option<Instant>) -> Result<*mut u8, SendError> {
         if !self.has_room(length)? {
             self.wait(length, deadline)?;
@@ -345,8 +351,9 @@ impl Sender {
     /// Sends the first `length` bytes of what was begun.
     ///
     /// # Errors
-    /// [`SendError::TooLong`] when it was begun for fewer: it stays begun. [`SendError::OutOfOrder`] when nothing was
-    /// begun; [`SendError::Closed`], [`SendError::Doorbell`].
+    /// [`SendError::TooLong`] when it was begun for fewer: it stays begun.
+    /// [`SendError::OutOfOrder`] when nothing was begun; [`SendError::Closed`],
+    /// [`SendError::Doorbell`].
     pub fn finish(&mut self, length: usize) -> Result<(), SendError> {
         const NOTHING: SendError = SendError::OutOfOrder("no message has been begun that could be finished");
         let max = self.begun.as_ref().ok_or(NOTHING)?.len();
@@ -364,12 +371,14 @@ impl Sender {
         self.begun = None;
     }
 
-    /// Holds messages back until they are so many bytes together (at most a quarter of the ring), so that the peer is
-    /// shown, and woken for, many at once. 0, the default: each shows with its commit.
+    /// Holds messages back until they are so many bytes together (at most a quarter of the ring),
+    /// so that the peer is shown, and woken for, many at once. 0, the default: each shows with its
+    /// commit.
     ///
-    /// A sender that expects an answer flushes first. A sender flushes by itself when it runs out of room and when it closes. What is
-    /// held is lost when another closes the channel first: the peer, a [`Closer`], or the receiver of this end (and of two
-    /// variables that go out of scope, the later one goes first).
+    /// A sender that expects an answer flushes first. A sender flushes by itself when it runs out
+    /// of room and when it closes. What is held is lost when another closes the channel first: the
+    /// peer, a [`Closer`], or the receiver of this end (and of two variables that go out of scope,
+    /// the later one goes first).
     pub fn set_batch_bytes(&mut self, bytes: usize) {
         self.producer.set_batch_bytes(bytes);
     }
@@ -478,8 +487,8 @@ impl Sender {
         self.shared.room_descriptors()
     }
 
-    /// Says to the peer that we wait for room for `length` bytes and want to be rung. False: there is room, or the
-    /// channel is closed, so do not sleep.
+    /// Says to the peer that we wait for room for `length` bytes and want to be rung. False: there
+    /// is room, or the channel is closed, so do not sleep.
     ///
     /// # Errors
     /// [`SendError::TooLong`], [`SendError::Corrupt`], [`SendError::Doorbell`].
@@ -491,7 +500,8 @@ impl Sender {
         }
     }
 
-    /// Says that we are awake again. Needed after every [`Sender::prepare_wait`] that returned true.
+    /// Says that we are awake again. Needed after every [`Sender::prepare_wait`] that returned
+    /// true.
     pub fn cancel_wait(&mut self) {
         if !self.shared.is_forked() {
             self.producer.cancel_wait();
@@ -507,7 +517,8 @@ impl Sender {
         self.shared.drain_room().map_err(SendError::Doorbell)
     }
 
-    /// Closes the channel, for both halves of this end and for the peer; what was held back is shown before.
+    /// Closes the channel, for both halves of this end and for the peer; what was held back is
+    /// shown before.
     pub fn close(&mut self) {
         if !self.shared.is_closed_here() {
             // The close rings whoever sleeps.

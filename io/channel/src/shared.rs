@@ -16,7 +16,8 @@ use wire::ring as layout;
 use crate::kinds::{Bell, Bells};
 use crate::{OpenError, Receiver, Sender};
 
-/// Looks at memory before the first look at the clock: an answer that is on its way is found without.
+/// Looks at memory before the first look at the clock: an answer that is on its way is found
+/// without.
 const LOOKS_BEFORE_CLOCK: u32 = 64;
 /// Looks at memory between two looks at the clock (and at the peer's processor) while spinning.
 const LOOKS_PER_CLOCK: u32 = 32;
@@ -24,16 +25,18 @@ const LOOKS_PER_CLOCK: u32 = 32;
 /// When to spin before sleeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinPolicy {
-    /// Sleep at once, for those who have many channels, or time: but a peer that alleges to share our processor gets that first, once, while it has paid.
+    /// Sleep at once, for those who have many channels, or time: but a peer that alleges to share
+    /// our processor gets that first, once, while it has paid.
     Never,
-    /// Spin for about what a wake-up costs while that pays, and only if the peer alleges to run on another
-    /// processor.
+    /// Spin for about what a wake-up costs while that pays, and only if the peer alleges to run on
+    /// another processor.
     #[default]
     Adaptive,
 }
 
 impl SpinPolicy {
-    /// How often to let a peer on our own processor have that before sleeping, while this pays ([`Spin::may_give_way`]).
+    /// How often to let a peer on our own processor have that before sleeping, while this pays
+    /// ([`Spin::may_give_way`]).
     #[must_use]
     pub fn ways(self) -> u32 {
         match self {
@@ -43,8 +46,8 @@ impl SpinPolicy {
     }
 }
 
-/// The descriptors that an event loop watches for readability and hang-up. On any event: `drain_doorbell`, then
-/// try until there is nothing, then `prepare_wait` before the next sleep.
+/// The descriptors that an event loop watches for readability and hang-up. On any event:
+/// `drain_doorbell`, then try until there is nothing, then `prepare_wait` before the next sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
     /// Readable when the peer rang, hung up when the peer is gone.
@@ -65,8 +68,8 @@ pub(crate) struct Kind {
     pub futexes: bool,
     /// Order the peer's memory by membarrier(2).
     pub barriers: bool,
-    /// Tell by the numbers of processors whether both run on the same one. Otherwise the peer is taken for running elsewhere: on a
-    /// processor of a machine of its own.
+    /// Tell by the numbers of processors whether both run on the same one. Otherwise the peer is
+    /// taken for running elsewhere: on a processor of a machine of its own.
     pub processors: bool,
 }
 
@@ -106,11 +109,12 @@ impl Kind {
     }
 }
 
-/// Messages between two looks at which processor we run on: a look costs some ns, and a thread seldom moves.
+/// Messages between two looks at which processor we run on: a look costs some ns, and a thread
+/// seldom moves.
 const MESSAGES_PER_LOOK: u32 = 64;
 
-/// Says when to publish where we run: with the first message, when we have woken the peer, and then once in a while. Holds
-/// for how many messages there is no need to.
+/// Says when to publish where we run: with the first message, when we have woken the peer, and then
+/// once in a while. Holds for how many messages there is no need to.
 #[derive(Debug, Default)]
 pub(crate) struct Whereabouts(u32);
 
@@ -151,8 +155,8 @@ pub(crate) struct Shared {
     lifeline: Eventfd,
     closed_here: AtomicBool,
     peer_gone: AtomicBool,
-    /// The process that opened this end. The region and the descriptors of a fork's child are the same; the indices that go
-    /// with them are copies, so the child must touch nothing.
+    /// The process that opened this end. The region and the descriptors of a fork's child are the
+    /// same; the indices that go with them are copies, so the child must touch nothing.
     origin: Origin,
     /// The last to go, if the halves have not kept it: see [`Region::keeping`].
     region: Arc<Region>,
@@ -174,7 +178,8 @@ impl Shared {
         let know =
             |source| OpenError::System { action: "find out which process opens a channel's end", source };
         let origin = Origin::here().map_err(know)?;
-        // Of two who open it at once, one finds that the other was first; and a closed end is not opened again.
+        // Of two who open it at once, one finds that the other was first; and a closed end is not
+        // opened again.
         let state = ring::claim_end(&region, side);
         if state != layout::END_UNOPENED {
             return Err(OpenError::Reopened { state });
@@ -224,8 +229,8 @@ impl Shared {
         let _told = self.bells.room.ring();
     }
 
-    /// Makes [`Shared::close`] do nothing. For a process that shares the region, the lifeline and the doorbells with another
-    /// which goes on using them.
+    /// Makes [`Shared::close`] do nothing. For a process that shares the region, the lifeline and
+    /// the doorbells with another which goes on using them.
     pub(crate) fn abandon(&self) {
         self.closed_here.store(true, Ordering::Release);
     }
@@ -338,7 +343,8 @@ impl Shared {
         }
     }
 
-    /// Whether what the receiver waits on is still what it was. To wait on anything else would be in vain.
+    /// Whether what the receiver waits on is still what it was. To wait on anything else would be
+    /// in vain.
     pub(crate) fn check_data(&self) -> io::Result<()> {
         self.check(&*self.bells.data)
     }
@@ -388,13 +394,15 @@ impl Closer {
     }
 }
 
-/// How often the peer gets the processor before we sleep: it may have been in the midst of something.
+/// How often the peer gets the processor before we sleep: it may have been in the midst of
+/// something.
 const WAYS: u32 = 2;
-/// The same of who is to sleep at once. That is the switch which its sleep costs as well, and no more.
+/// The same of who is to sleep at once. That is the switch which its sleep costs as well, and no
+/// more.
 const WAYS_TO_SLEEP: u32 = 1;
 
-/// Lets others have the processor for a moment, the peer above all. That is the switch that a sleep costs as well, without the
-/// sleep and the wake.
+/// Lets others have the processor for a moment, the peer above all. That is the switch that a sleep
+/// costs as well, without the sleep and the wake.
 fn give_way(policy: SpinPolicy, spin: &mut Spin, watch: &mut impl Watch) -> bool {
     if !spin.may_give_way() {
         return false;
@@ -420,8 +428,8 @@ pub(crate) trait Watch {
     fn peer_processor(&self) -> Option<u32>;
 }
 
-/// Spins until `watch` has found something, within what is allowed; says whether it has. `here` is the processor that we
-/// published last.
+/// Spins until `watch` has found something, within what is allowed; says whether it has. `here` is
+/// the processor that we published last.
 pub(crate) fn spin(
     policy: SpinPolicy,
     kind: Kind,
@@ -430,7 +438,8 @@ pub(crate) fn spin(
     here: Option<u32>,
     mut watch: impl Watch,
 ) -> bool {
-    // Where both ends share a processor, spinning keeps the peer from doing what we wait for: it gets the processor.
+    // Where both ends share a processor, spinning keeps the peer from doing what we wait for: it
+    // gets the processor.
     match kind.place(watch.peer_processor(), || here.unwrap_or_else(sys::processor::current)) {
         Where::Unknown => return false,
         Where::Together => return give_way(policy, spin, &mut watch),

@@ -1,4 +1,5 @@
-//! Messages that are held back and shown at once; messages that are begun and finished through pointers.
+//! Messages that are held back and shown at once; messages that are begun and finished through
+//! pointers.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::thread;

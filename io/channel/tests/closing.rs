@@ -49,7 +49,8 @@ fn whoever_closes_is_done_at_once() {
     assert!(matches!(receiver.try_receive(&mut Vec::new()), Err(ReceiveError::Closed)));
 }
 
-/// Runs `wait` in a thread until it sleeps, then `end`; the wait must be over with the word that `wait` checks.
+/// Runs `wait` in a thread until it sleeps, then `end`; the wait must be over with the word that
+/// `wait` checks.
 fn wakes(wait: impl FnOnce() + Send, end: impl FnOnce()) {
     thread::scope(|scope| {
         let (about, is_about) = mpsc::channel();

@@ -7,9 +7,9 @@ use channel::{Config, Mode, SendError, Violation, pair};
 use sys::region::Region;
 use wire::ring as layout;
 
-/// A loan that came to nothing had left its zero behind itself, the next loan's payload went over it, and a commit of
-/// fewer bytes ended exactly there: the sender believed that the zero still stood, and the receiver took bytes of the
-/// payload for a record.
+/// A loan that came to nothing had left its zero behind itself, the next loan's payload went over
+/// it, and a commit of fewer bytes ended exactly there: the sender believed that the zero still
+/// stood, and the receiver took bytes of the payload for a record.
 #[test]
 fn a_word_cleared_for_a_message_that_never_was_is_cleared_again() {
     let (one, other) = pair(&Config { ring_bytes: 4096, ..Config::default() }).unwrap();
@@ -25,8 +25,8 @@ fn a_word_cleared_for_a_message_that_never_was_is_cleared_again() {
     assert_eq!(receiver.try_receive(&mut got).unwrap(), None);
 }
 
-/// A write of several pieces met the lie behind the first ones, said how many bytes had gone, and left the lie to the next
-/// call: that found the channel closed, and nobody ever learnt why.
+/// A write of several pieces met the lie behind the first ones, said how many bytes had gone, and
+/// left the lie to the next call: that found the channel closed, and nobody ever learnt why.
 #[test]
 fn a_lie_met_in_the_midst_of_a_write_is_named_by_the_next_one() {
     let config = Config { ring_bytes: 4096, mode: Mode::Stream, ..Config::default() };

@@ -1,5 +1,6 @@
-//! Processes that die by `kill -9` at random moments, thousands of times: the survivor wakes, receives what was
-//! committed, whole and in order, and learns of the end; nothing is left of the channel.
+//! Processes that die by `kill -9` at random moments, thousands of times: the survivor wakes,
+//! receives what was committed, whole and in order, and learns of the end; nothing is left of the
+//! channel.
 //!
 //! One test alone in its program, because it counts what the program holds.
 #![allow(clippy::unwrap_used, reason = "a test may")]
@@ -19,12 +20,14 @@ use traffic::{Messages, Random};
 /// How many processes die; the variable asks for another number.
 const DEATHS: u64 = 2500;
 const DEATHS_VARIABLE: &str = "TOMBOLO_DEATHS";
-/// Deaths that are under way at once: with one, the processors would wait while a process starts, and while survivors sleep.
+/// Deaths that are under way at once: with one, the processors would wait while a process starts,
+/// and while survivors sleep.
 const LANES: usize = 3;
 /// Long enough for a machine under load; what is tested is that none of it is needed.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How much later than at the hang-up of a pipe that died with it a survivor may learn of a death: the promise. Held
-/// against the median, because a machine with other things to do lets some wait for a processor.
+/// How much later than at the hang-up of a pipe that died with it a survivor may learn of a death:
+/// the promise. Held against the median, because a machine with other things to do lets some wait
+/// for a processor.
 const LATER: Duration = Duration::from_millis(10);
 /// Later than this nobody was woken: a wait came to its own end.
 const LOST: Duration = Duration::from_secs(10);
@@ -204,8 +207,8 @@ fn send_by_descriptors(sender: &mut Sender, bytes: &[u8]) -> Result<(), SendErro
     }
 }
 
-/// Receives until the channel ends: the greeting and then message after message, each the next one, and whole. Returns
-/// how many came, and when it was over.
+/// Receives until the channel ends: the greeting and then message after message, each the next one,
+/// and whole. Returns how many came, and when it was over.
 fn drain(receiver: &mut Receiver, messages: &Messages, round: &Round) -> (u64, Instant) {
     let (mut got, mut expected, mut number) = (Vec::new(), READY.to_vec(), 0);
     loop {
@@ -260,7 +263,8 @@ fn call(sender: &mut Sender, receiver: &mut Receiver, messages: &Messages) -> (u
     unreachable!("numbers do not end");
 }
 
-/// Runs the child until it is killed. With a role that nobody knows it fails, and so does the parent's test.
+/// Runs the child until it is killed. With a role that nobody knows it fails, and so does the
+/// parent's test.
 fn live(round: &Round, sender: &mut Sender, receiver: &mut Receiver, notes: &Notes) {
     let outward = Messages::new(round.seed, FROM_CHILD, round.longest(sender.max_message()));
     let inward = Messages::new(round.seed, TO_CHILD, round.longest(receiver.max_message()));
@@ -455,7 +459,8 @@ fn report(what: &str, mut ns: Vec<u64>) -> (f64, f64) {
 fn whoever_survives_learns_of_it_and_nothing_is_left() {
     let seed = traffic::seed();
     let deaths = std::env::var(DEATHS_VARIABLE).ok().map_or(DEATHS, |text| text.parse().unwrap());
-    // What a process makes once for all of its channels (the pipe of which rings are copies) is no leak.
+    // What a process makes once for all of its channels (the pipe of which rings are copies) is no
+    // leak.
     let (one, other) = pair(&Config::default()).unwrap();
     drop((one.open().unwrap(), other.open().unwrap()));
     let before = Holdings::now();

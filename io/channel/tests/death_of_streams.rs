@@ -1,5 +1,6 @@
-//! Streams whose writer or reader dies by `kill -9` at random moments: every byte that was written comes, in order, and
-//! then the end of the file, which is told from one that was meant; who writes gets a broken pipe.
+//! Streams whose writer or reader dies by `kill -9` at random moments: every byte that was written
+//! comes, in order, and then the end of the file, which is told from one that was meant; who writes
+//! gets a broken pipe.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod other_process;

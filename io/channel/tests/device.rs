@@ -1,5 +1,6 @@
-//! Ends that are made of a device: which lists of descriptors make one, and what is said of those that do not. Sealed memfds stand for
-//! the device's memory; that rings go to and fro is what `conformance/` shows.
+//! Ends that are made of a device: which lists of descriptors make one, and what is said of those
+//! that do not. Sealed memfds stand for the device's memory; that rings go to and fro is what
+//! `conformance/` shows.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::os::fd::{AsFd, OwnedFd};

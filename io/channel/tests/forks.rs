@@ -1,4 +1,5 @@
-//! A fork inherits an open end: whatever the child tries, its parent's channel goes on as if there were no child.
+//! A fork inherits an open end: whatever the child tries, its parent's channel goes on as if there
+//! were no child.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -108,7 +109,8 @@ fn a_child_that_closes_or_drops_its_copy_closes_nothing() {
         ours.take().is_some()
     });
     expect_alive(ours.as_mut().unwrap(), &mut theirs);
-    // And one that is dropped while its owner unwinds. (Without the hook of a panic, which takes locks that may be held for good.)
+    // And one that is dropped while its owner unwinds. (Without the hook of a panic, which takes
+    // locks that may be held for good.)
     let unwind = || {
         let _dropped_on_the_way = ours.take();
         std::panic::resume_unwind(Box::new("on purpose"))
@@ -213,7 +215,8 @@ fn a_child_may_have_channels_of_its_own() {
     expect_alive(&mut ours, &mut theirs);
 }
 
-/// An end that was not opened yet is opened by whoever is first, the parent or the child, and by nobody else.
+/// An end that was not opened yet is opened by whoever is first, the parent or the child, and by
+/// nobody else.
 #[test]
 fn an_end_that_is_not_open_yet_goes_to_one_of_them() {
     let _one = alone();

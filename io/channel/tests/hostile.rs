@@ -1,6 +1,8 @@
-//! Ends whose peer does what it likes with everything it holds: the region, the doorbells, their flags.
+//! Ends whose peer does what it likes with everything it holds: the region, the doorbells, their
+//! flags.
 //!
-//! The requirements: no panic, no call that takes longer than its deadline, and errors that name the broken rule.
+//! The requirements: no panic, no call that takes longer than its deadline, and errors that name
+//! the broken rule.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod traffic;
@@ -192,7 +194,8 @@ fn a_message_that_comes_and_goes_wins_no_time() {
     let sleeping = control(1, layout::CONTROL_SLEEPING);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Shows something exactly when the receiver is about to sleep, and takes it back when it looks.
+            // Shows something exactly when the receiver is about to sleep, and takes it back when
+            // it looks.
             while !done.load(Ordering::Relaxed) {
                 if hostile.region.load_u64(sleeping, Ordering::Relaxed) != 0 {
                     let word = layout::record_word(layout::RECORD_MESSAGE, 8, 0);
@@ -207,7 +210,8 @@ fn a_message_that_comes_and_goes_wins_no_time() {
             let deadline = Instant::now() + Duration::from_millis(10);
             match receiver.receive(&mut Vec::new(), Some(deadline)) {
                 Err(ReceiveError::TimedOut) => {}
-                // It was quick enough to see one; the next record can't stand where the peer shows it.
+                // It was quick enough to see one; the next record can't stand where the peer shows
+                // it.
                 Ok(8) => break,
                 other => panic!("{other:?}"),
             }
@@ -242,8 +246,9 @@ fn full_and_blocking_doorbells_do_not_block_us() {
     assert!(Instant::now() < deadline + SLACK);
 }
 
-/// With a doorbell that is a pipe it would: whoever splices from it or into it, or has it copied from or to memory that makes him wait, holds its lock, and
-/// everybody else who rings or hears waits in the kernel, where no deadline and no signal reach.
+/// With a doorbell that is a pipe it would: whoever splices from it or into it, or has it copied
+/// from or to memory that makes him wait, holds its lock, and everybody else who rings or hears
+/// waits in the kernel, where no deadline and no signal reach.
 #[test]
 fn a_peer_that_splices_its_doorbells_holds_up_nobody() {
     let ((mut sender, mut receiver), hostile) = honest_and_hostile();
@@ -276,7 +281,8 @@ fn a_peer_that_splices_its_doorbells_holds_up_nobody() {
     }
 }
 
-/// Punching holes into the region frees its pages under us; they read as zero: nothing committed, nothing consumed.
+/// Punching holes into the region frees its pages under us; they read as zero: nothing committed,
+/// nothing consumed.
 #[test]
 fn holes_in_the_region_are_survived() {
     let ((mut sender, mut receiver), hostile) = honest_and_hostile();

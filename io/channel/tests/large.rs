@@ -313,7 +313,8 @@ fn pieces_of_nothing_close_the_channel_by_name() {
     }
 }
 
-/// Each look takes one of them, so a deadline is looked at in between, and none of them stays in memory.
+/// Each look takes one of them, so a deadline is looked at in between, and none of them stays in
+/// memory.
 #[test]
 fn messages_that_are_begun_and_never_ended_come_to_nothing() {
     let (mut hostile, (_sender, mut receiver)) = Hostile::new(64 << 10, LIMIT);

@@ -1,5 +1,5 @@
-//! Each lie that a peer can tell in the words of a ring, one by one, with the error that names it; and peers that tell none
-//! but never read, or read one byte at a time.
+//! Each lie that a peer can tell in the words of a ring, one by one, with the error that names it;
+//! and peers that tell none but never read, or read one byte at a time.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::os::fd::OwnedFd;
@@ -62,7 +62,8 @@ impl Stage {
         self.receiver.try_receive(&mut Vec::new())
     }
 
-    /// Returns our refusal of the message that the peer has put, and checks that the channel is over with it.
+    /// Returns our refusal of the message that the peer has put, and checks that the channel is
+    /// over with it.
     fn refusal(mut self) -> Violation {
         let error = self.receive().unwrap_err();
         let ReceiveError::Corrupt(violation) = error else { panic!("{error}") };
@@ -137,8 +138,8 @@ fn an_index_into_what_is_held_back() {
     assert!(matches!(violation, Violation::Consumed { alleged: 2024, most: 2016, .. }), "{violation}");
 }
 
-/// The index flips between good and bad as fast as a thread can: each look either believes a possible value or names
-/// the lie; nothing is believed that was not checked.
+/// The index flips between good and bad as fast as a thread can: each look either believes a
+/// possible value or names the lie; nothing is believed that was not checked.
 #[test]
 fn an_index_that_changes_while_it_is_read() {
     let mut lies = 0;
@@ -314,7 +315,8 @@ fn pieces_of_a_message_without_end() {
     assert_eq!(violation, Violation::Message { position: 2016, limit: 2040 });
 }
 
-/// A peer that begins messages and ends none, as fast as it can: each wait ends at its deadline, and no memory goes.
+/// A peer that begins messages and ends none, as fast as it can: each wait ends at its deadline,
+/// and no memory goes.
 #[test]
 fn messages_that_are_begun_for_ever() {
     let (one, other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
@@ -326,8 +328,8 @@ fn messages_that_are_begun_for_ever() {
         let done = &done;
         scope.spawn(move || {
             while !done.load(Ordering::Relaxed) {
-                // A deadline that has passed lets one piece go, and then gives the message up: whatever the receiver does
-                // meanwhile, none comes to its end.
+                // A deadline that has passed lets one piece go, and then gives the message up:
+                // whatever the receiver does meanwhile, none comes to its end.
                 let sent = sender.send(&endless, Some(Instant::now()));
                 assert!(matches!(sent, Err(SendError::TimedOut)), "{sent:?}");
             }
@@ -370,8 +372,8 @@ fn an_end_that_never_reads() {
     assert!(!sender.is_closed(), "slow is not dead");
 }
 
-/// A peer that reads one byte, and then not for a long time (as against a message's time): everything comes, in order, and
-/// the writer sleeps meanwhile.
+/// A peer that reads one byte, and then not for a long time (as against a message's time):
+/// everything comes, in order, and the writer sleeps meanwhile.
 #[test]
 fn an_end_that_reads_one_byte_at_a_time() {
     const BYTES: usize = 6000;

@@ -226,7 +226,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// With the killer off, the kernel's answer to `populate` is an error. With it on, it kills, whatever a program does.
+/// With the killer off, the kernel's answer to `populate` is an error. With it on, it kills,
+/// whatever a program does.
 #[test]
 fn a_cgroup_without_memory_is_an_error_where_it_can_be_one() {
     let cgroup = match Cgroup::make(24 << 20) {

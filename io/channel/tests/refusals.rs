@@ -172,7 +172,8 @@ fn every_other_version_is_refused() {
     }
 }
 
-/// Sizes that another region would have are as wrong as any: what counts is the size that was sealed.
+/// Sizes that another region would have are as wrong as any: what counts is the size that was
+/// sealed.
 #[test]
 fn every_other_size_in_the_header_is_refused() {
     let (rings, region) = (u64::from(RING_BYTES), layout::region_bytes(RING_BYTES));
@@ -227,7 +228,8 @@ fn a_region_shorter_than_it_claims_is_refused() {
             let short = memfd(whole - missing, sys::memfd::REGION_SEALS);
             rustix::io::pwrite(&short, &header, 0).unwrap();
             let error = open(with_region(short)).unwrap_err();
-            // What is left may be the size of a channel whose ends are apart; then the header gives it away.
+            // What is left may be the size of a channel whose ends are apart; then the header gives
+            // it away.
             let refused = match error {
                 OpenError::RegionBytes { bytes } => bytes == whole - missing,
                 OpenError::Size { field, .. } => field == "ring_bytes" && (whole - missing).is_power_of_two(),
@@ -247,7 +249,8 @@ fn an_end_is_opened_once() {
     assert!(matches!(open(copy), Err(OpenError::Reopened { state: layout::END_OPEN })));
 }
 
-/// Descriptors that are passed twice, in either order of opening; and both ends at one opener, who is not told apart from two.
+/// Descriptors that are passed twice, in either order of opening; and both ends at one opener, who
+/// is not told apart from two.
 #[test]
 fn whoever_opens_an_end_second_is_refused_and_harms_nobody() {
     let (one, other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
@@ -270,7 +273,8 @@ fn whoever_opens_an_end_second_is_refused_and_harms_nobody() {
     }
 }
 
-/// An end that was closed is not opened again with descriptors that were kept, and does not look open by that to its peer.
+/// An end that was closed is not opened again with descriptors that were kept, and does not look
+/// open by that to its peer.
 #[test]
 fn a_closed_end_stays_closed() {
     let (one, other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();

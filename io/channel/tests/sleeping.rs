@@ -1,4 +1,5 @@
-//! How ends sleep: first on a futex, then on their doorbells; what wakes them; and when they spin instead.
+//! How ends sleep: first on a futex, then on their doorbells; what wakes them; and when they spin
+//! instead.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -75,7 +76,8 @@ fn an_idle_end_sleeps_without_a_timer() {
     assert!((1..=3).contains(&counts.doorbell_sleeps), "{counts:?}");
 }
 
-/// Whether it sleeps on its futex, on its doorbell, or is just about to: a close wakes it, from either side.
+/// Whether it sleeps on its futex, on its doorbell, or is just about to: a close wakes it, from
+/// either side.
 #[test]
 fn a_close_wakes_every_kind_of_sleeper() {
     for round in 0..200_u64 {
@@ -92,7 +94,8 @@ fn a_close_wakes_every_kind_of_sleeper() {
                 let ended = sender.send(&[0; 100], deadline());
                 assert!(matches!(ended, Err(SendError::Closed)), "{ended:?}");
             });
-            // No event to wait for: the moment is meant to be any, from before the first sleep to within the second.
+            // No event to wait for: the moment is meant to be any, from before the first sleep to
+            // within the second.
             let moment = start + Duration::from_micros(round * 40);
             while Instant::now() < moment {
                 thread::yield_now();
@@ -136,7 +139,8 @@ fn meddling_with_a_sleepers_word_wins_no_time() {
     });
 }
 
-/// The end that answers is moved to our processor and away again while messages come and go: we notice both, and nothing is lost.
+/// The end that answers is moved to our processor and away again while messages come and go: we
+/// notice both, and nothing is lost.
 #[test]
 fn an_end_that_moves_is_noticed() {
     let processors = sys::processor::allowed().unwrap();
@@ -198,8 +202,9 @@ fn the_price_of_a_wake_is_carried_to_the_ends_and_kept_within_bounds() {
     }
 }
 
-/// An end that never spins slept for each answer, also where the peer could only give it once it had the processor that both share: a sleep and a wake
-/// that a pipe's reader needs as well, and a timer that it does not need.
+/// An end that never spins slept for each answer, also where the peer could only give it once it
+/// had the processor that both share: a sleep and a wake that a pipe's reader needs as well, and a
+/// timer that it does not need.
 #[test]
 fn who_never_spins_gives_way_to_a_peer_on_its_processor() {
     let here = sys::processor::allowed().unwrap()[0];

@@ -1,4 +1,5 @@
-//! The view of two honest ends of a stream: every byte, once, in order; waits that end when they should; and the end.
+//! The view of two honest ends of a stream: every byte, once, in order; waits that end when they
+//! should; and the end.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -400,7 +401,8 @@ fn a_mode_that_does_not_exist_is_refused() {
     }
 }
 
-/// A peer that writes nonsense behind good bytes: those are read, and what follows is an error, not an end of the file.
+/// A peer that writes nonsense behind good bytes: those are read, and what follows is an error, not
+/// an end of the file.
 #[test]
 fn a_stream_that_breaks_off_does_not_look_as_if_it_had_ended() {
     let (one, other) = pair(&Config { ring_bytes: 4096, mode: Mode::Stream, ..Config::default() }).unwrap();

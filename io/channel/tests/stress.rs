@@ -1,5 +1,6 @@
-//! Honest ends under stress: every way to send and to receive, in any order, both directions at once, in one process
-//! and in two, while threads pause and move between processors. Each message that comes is the next one, and whole.
+//! Honest ends under stress: every way to send and to receive, in any order, both directions at
+//! once, in one process and in two, while threads pause and move between processors. Each message
+//! that comes is the next one, and whole.
 //!
 //! The choices repeat with the seed; when a thread runs does not.
 #![allow(clippy::unwrap_used, reason = "a test may")]
@@ -35,7 +36,8 @@ const PAUSE_US: usize = 1500;
 const LARGE: usize = 3;
 /// Messages are held back up to so many bytes at most, when they are.
 const BATCH_BYTES: usize = 20_000;
-/// A direction has about this many messages more in it when its way of sending and receiving changes.
+/// A direction has about this many messages more in it when its way of sending and receiving
+/// changes.
 const HABIT_MESSAGES: usize = 400;
 
 fn deadline() -> Option<Instant> {
@@ -83,7 +85,8 @@ impl Moods {
                     std::hint::spin_loop();
                 }
             }
-            // tidy(sleep): the pause is what is tested: the other end finds the ring full, or empty, and sleeps too
+            // tidy(sleep): the pause is what is tested: the other end finds the ring full, or
+            // empty, and sleeps too
             _ => thread::sleep(pause),
         }
     }
@@ -128,7 +131,8 @@ fn send_large(sender: &mut Sender, bytes: &[u8], way: usize, random: &mut Random
     let piece_bytes = sender.piece_bytes();
     match way % 3 {
         0 => sender.send(bytes, deadline()).unwrap(),
-        // What is given up in the midst of it never was. Each time it has longer: on a busy machine no short while is long enough for many pieces.
+        // What is given up in the midst of it never was. Each time it has longer: on a busy machine
+        // no short while is long enough for many pieces.
         1 => {
             let mut longer = Duration::ZERO;
             until_done(
@@ -328,7 +332,8 @@ fn take_part(end: End, side: u64, seed: u64, time: Duration) -> (u64, u64) {
         let receiving = scope.spawn(|| receive_all(&mut receiver, &inward, &mut Moods::new(seed, 20 + side)));
         (sending.join().unwrap(), receiving.join().unwrap())
     });
-    // The peer's last message has come, but ours may still stand in the ring: the close waits for nothing, loses nothing.
+    // The peer's last message has come, but ours may still stand in the ring: the close waits for
+    // nothing, loses nothing.
     drop((sender, receiver));
     counts
 }

@@ -9,12 +9,13 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::coop;
 
-/// After so many turns in which a task found nothing and was not let sleep either, it lets others run: a peer that rings for
-/// nothing, or shows bytes of messages that never end, must not keep the runtime's thread.
+/// After so many turns in which a task found nothing and was not let sleep either, it lets others
+/// run: a peer that rings for nothing, or shows bytes of messages that never end, must not keep the
+/// runtime's thread.
 const TURNS: u32 = 16;
 
-/// The doorbell and the lifeline of a half. Duplicates, because both halves watch the one lifeline, and a descriptor is watched
-/// once.
+/// The doorbell and the lifeline of a half. Duplicates, because both halves watch the one lifeline,
+/// and a descriptor is watched once.
 #[derive(Debug)]
 pub(crate) struct Bells {
     doorbell: AsyncFd<OwnedFd>,
@@ -22,8 +23,8 @@ pub(crate) struct Bells {
 }
 
 fn watch(descriptor: BorrowedFd<'_>) -> io::Result<AsyncFd<OwnedFd>> {
-    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither: it stays open and
-    // the same until the `AsyncFd` lets go of it.
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd`
+    // can do neither: it stays open and the same until the `AsyncFd` lets go of it.
     #[allow(
         deprecated,
         reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"
@@ -90,7 +91,8 @@ pub(crate) fn poll<H: Half, T>(
         if !half.prepare_wait()? {
             continue;
         }
-        // Pending: the peer goes on knowing that we sleep, whether this task is polled again or gives up.
+        // Pending: the peer goes on knowing that we sleep, whether this task is polled again or
+        // gives up.
         let rang = ready!(half.bells().poll(cx));
         half.cancel_wait();
         rang.map_err(H::refused)?;

@@ -17,13 +17,16 @@
 //! ```
 //!
 //! # What holds, beyond what `channel` says
-//! - Every future may be dropped before it is ready (`select!`, a timeout), and nothing is lost: a message that was not received is
-//!   received next, one that was not sent is not sent, of one that goes in pieces nothing arrives.
-//! - Nothing spins and nothing blocks: a wait is a wait on a descriptor, and the runtime's thread goes on with other tasks. A peer
-//!   that floods, or rings for nothing, does not keep a task from yielding.
+//! - Every future may be dropped before it is ready (`select!`, a timeout), and nothing is lost: a
+//!   message that was not received is received next, one that was not sent is not sent, of one that
+//!   goes in pieces nothing arrives.
+//! - Nothing spins and nothing blocks: a wait is a wait on a descriptor, and the runtime's thread
+//!   goes on with other tasks. A peer that floods, or rings for nothing, does not keep a task from
+//!   yielding.
 //! - The peer may be any program with the other end, and need not know tokio.
 //!
-//! All constructors need a runtime with I/O enabled, and panic without one, as tokio's own types do.
+//! All constructors need a runtime with I/O enabled, and panic without one, as tokio's own types
+//! do.
 
 mod bells;
 mod passing;

@@ -10,8 +10,9 @@ use crate::receiver::ready_or_pending;
 use crate::{AsyncReceiver, AsyncSender};
 
 impl AsyncReceiver {
-    /// Waits for a record and takes it into `into` (replacing what was there): see [`channel::Receiver::try_receive_record`]. Dropped
-    /// before it is ready, it has received nothing.
+    /// Waits for a record and takes it into `into` (replacing what was there): see
+    /// [`channel::Receiver::try_receive_record`]. Dropped before it is ready, it has received
+    /// nothing.
     ///
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
@@ -21,7 +22,8 @@ impl AsyncReceiver {
 }
 
 impl AsyncSender {
-    /// Sends a record, waiting for room: see [`channel::Sender::try_send_record`]. Dropped before it is ready, it has sent nothing.
+    /// Sends a record, waiting for room: see [`channel::Sender::try_send_record`]. Dropped before
+    /// it is ready, it has sent nothing.
     ///
     /// # Errors
     /// [`SendError`], other than `Full` and `TimedOut`.

@@ -52,8 +52,8 @@ impl AsyncReceiver {
         Ok(AsyncReceiver { bells: Bells::new(&receiver.descriptors())?, receiver })
     }
 
-    /// Receives a message into `into` (replacing what was there), and returns its length. Dropped before it is ready, it has
-    /// received nothing.
+    /// Receives a message into `into` (replacing what was there), and returns its length. Dropped
+    /// before it is ready, it has received nothing.
     ///
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
@@ -73,7 +73,8 @@ impl AsyncReceiver {
         poll(self, cx, |half| ready_or_pending(half.receiver.try_receive(into)))
     }
 
-    /// Waits for a message, reads it in place, and releases it. Dropped before it is ready, it has not called `read`.
+    /// Waits for a message, reads it in place, and releases it. Dropped before it is ready, it has
+    /// not called `read`.
     ///
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.

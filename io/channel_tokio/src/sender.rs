@@ -53,9 +53,9 @@ impl AsyncSender {
         Ok(AsyncSender { bells: Bells::new(&sender.descriptors())?, sender, wanted: 0 })
     }
 
-    /// Sends a message, waiting for room; in pieces if it is longer than one record takes and the receiver takes it
-    /// ([`Sender::message_limit`]). Dropped before it is ready, it has sent nothing: what went of a message in pieces, the receiver
-    /// drops.
+    /// Sends a message, waiting for room; in pieces if it is longer than one record takes and the
+    /// receiver takes it ([`Sender::message_limit`]). Dropped before it is ready, it has sent
+    /// nothing: what went of a message in pieces, the receiver drops.
     ///
     /// # Errors
     /// [`SendError`], other than `Full` and `TimedOut`.
@@ -64,7 +64,8 @@ impl AsyncSender {
         poll_fn(|cx| self.poll_send(cx, message, &mut sent)).await
     }
 
-    /// As [`AsyncSender::send`], for those who poll themselves: `*sent` is 0 at first, and this call's own after that.
+    /// As [`AsyncSender::send`], for those who poll themselves: `*sent` is 0 at first, and this
+    /// call's own after that.
     ///
     /// # Errors
     /// As there.

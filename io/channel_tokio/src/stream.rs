@@ -17,7 +17,8 @@ pub struct AsyncStreamReader {
     reader: StreamReader,
 }
 
-/// Writes bytes. Dropping it closes the channel, for both directions; `shutdown` ends its own alone.
+/// Writes bytes. Dropping it closes the channel, for both directions; `shutdown` ends its own
+/// alone.
 #[derive(Debug)]
 pub struct AsyncStreamWriter {
     bells: Bells,
@@ -86,7 +87,8 @@ impl AsyncStreamReader {
         Ok(AsyncStreamReader { bells: Bells::new(&reader.descriptors())?, reader })
     }
 
-    /// Whether the end of the file was the writer's own doing, and no close or death: see [`StreamReader::is_finished`].
+    /// Whether the end of the file was the writer's own doing, and no close or death: see
+    /// [`StreamReader::is_finished`].
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.reader.is_finished()

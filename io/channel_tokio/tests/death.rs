@@ -1,4 +1,5 @@
-//! A process at the other end that dies by `kill -9`: the task that waits is told, after what was committed.
+//! A process at the other end that dies by `kill -9`: the task that waits is told, after what was
+//! committed.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 #[path = "../../channel/tests/other_process/mod.rs"]

@@ -64,7 +64,8 @@ fn a_full_channel_holds_the_sender_back_and_lets_others_run() {
             }
         };
         let receiving = async {
-            // Nobody receives: the sender comes as far as the ring does, and this task runs nevertheless.
+            // Nobody receives: the sender comes as far as the ring does, and this task runs
+            // nevertheless.
             for _ in 0..1000 {
                 tokio::task::yield_now().await;
             }
@@ -147,8 +148,8 @@ fn a_receive_that_is_dropped_has_lost_nothing() {
     drop(thread.join().unwrap());
 }
 
-/// A send that is dropped has sent nothing, and is done again: each message comes once. Large ones go in pieces, so that they are
-/// dropped in the midst of them.
+/// A send that is dropped has sent nothing, and is done again: each message comes once. Large ones
+/// go in pieces, so that they are dropped in the midst of them.
 #[test]
 fn a_send_that_is_dropped_has_sent_nothing() {
     const MESSAGES: u64 = 2000;
@@ -242,7 +243,8 @@ fn a_close_wakes_whoever_waits_there_and_here() {
                 }
             }
         };
-        // The receiver here waits for a message that never comes; the peer drains the ring and then waits.
+        // The receiver here waits for a message that never comes; the peer drains the ring and then
+        // waits.
         let (received, drained, ()) = tokio::join!(receiver.receive(&mut here), drained, close);
         assert!(matches!(received, Err(ReceiveError::Closed)));
         assert!(matches!(drained, ReceiveError::Closed));

@@ -1,7 +1,7 @@
 //! The OCI bundle of a container (`config.json`, OCI runtime specification 1.0.2).
 //!
-//! It is written as a JSON literal because that reads like the specification; a test reads it back through `oci-spec`, so a
-//! misspelled key does not pass.
+//! It is written as a JSON literal because that reads like the specification; a test reads it back
+//! through `oci-spec`, so a misspelled key does not pass.
 
 use crate::error::{Context, Result};
 use crate::layout::{DomainPaths, Layout};
@@ -18,11 +18,14 @@ use std::path::Path;
 
 /// The `PATH` of a command unless it is told otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Open files, at first and at most: what systemd gives to a service, since select(2) can't do with more than the first.
+/// Open files, at first and at most: what systemd gives to a service, since select(2) can't do with
+/// more than the first.
 const OPEN_FILES: (u64, u64) = (1024, 524_288);
-/// Bound of each private writable file system, in bytes. What is in it counts against the memory limit as well.
+/// Bound of each private writable file system, in bytes. What is in it counts against the memory
+/// limit as well.
 const PRIVATE_BYTES: u64 = 256 * 1024 * 1024;
-/// Bound of the files in each file system in memory: without one the kernel takes half of what the node's memory holds.
+/// Bound of the files in each file system in memory: without one the kernel takes half of what the
+/// node's memory holds.
 const PRIVATE_INODES: &str = "nr_inodes=65536";
 /// Where the domain finds what is its own.
 pub(crate) const INSIDE: &str = "/run/tombolo";
@@ -175,8 +178,8 @@ impl Bundle<'_> {
     }
 }
 
-/// [`OPEN_FILES`], as far as we have them to give: even root can't go beyond `fs.nr_open`, nor beyond its own limit
-/// without `CAP_SYS_RESOURCE`.
+/// [`OPEN_FILES`], as far as we have them to give: even root can't go beyond `fs.nr_open`, nor
+/// beyond its own limit without `CAP_SYS_RESOURCE`.
 pub(crate) fn open_files() -> (u64, u64) {
     let ours = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let hard = OPEN_FILES.1.min(ours);
@@ -200,7 +203,8 @@ fn kernel_mounts() -> Vec<Value> {
     ]
 }
 
-/// `rro` is the recursive one: with `ro` alone, file systems that are mounted below the source would stay writable.
+/// `rro` is the recursive one: with `ro` alone, file systems that are mounted below the source
+/// would stay writable.
 fn bind(mount: &Mount) -> Value {
     let mut options = vec!["rbind", "rprivate", "nosuid", "nodev"];
     if mount.read_only {
@@ -220,7 +224,8 @@ fn namespaces(spec: &DomainSpec) -> Vec<Value> {
     names.into_iter().map(|n| json!({ "type": n })).collect()
 }
 
-/// The image's variables, then ours where they are missing, then those asked for; the last of a name wins.
+/// The image's variables, then ours where they are missing, then those asked for; the last of a
+/// name wins.
 pub(crate) fn environment(image: &[String], asked: &[(String, String)], home: Option<&str>) -> Vec<String> {
     let mut pairs: Vec<(String, String)> = vec![
         ("PATH".to_owned(), DEFAULT_PATH.to_owned()),

@@ -1,14 +1,17 @@
-//! Wall-clock time as text (RFC 3339, UTC, nine digits of fraction): what the logs and the status file carry.
+//! Wall-clock time as text (RFC 3339, UTC, nine digits of fraction): what the logs and the status
+//! file carry.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Length of [`rfc3339`]'s answer: `2026-11-20T06:16:00.123456789Z`. Being fixed, such texts compare as times do.
+/// Length of [`rfc3339`]'s answer: `2026-11-20T06:16:00.123456789Z`. Being fixed, such texts
+/// compare as times do.
 pub const TEXT_BYTES: usize = 30;
 
 /// The last second that such a text can name, 9999-12-31T23:59:59Z, in seconds since 1970.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// The time as text; a time before 1970 is 1970, and one that no text can name the last that one can.
+/// The time as text; a time before 1970 is 1970, and one that no text can name the last that one
+/// can.
 #[must_use]
 pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

@@ -1,5 +1,6 @@
-//! Copies of files between a domain and its node, as a tar stream. Whoever sends may be hostile: what comes is unpacked into a fresh
-//! directory beside its place, checked name by name, and gets its place when all of it is there.
+//! Copies of files between a domain and its node, as a tar stream. Whoever sends may be hostile:
+//! what comes is unpacked into a fresh directory beside its place, checked name by name, and gets
+//! its place when all of it is there.
 
 use crate::error::{Context, Error, Result};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -17,7 +18,8 @@ const MAX_ENTRIES: u64 = 2_000_000;
 /// Bytes that may follow the last entry: what tar(1) fills its records with, and some.
 const END_BYTES: u64 = 64 * 1024;
 
-/// The entry of `tombolo internal-copy in|out PATH`, which `tombolo cp` runs in a domain. Returns the exit code.
+/// The entry of `tombolo internal-copy in|out PATH`, which `tombolo cp` runs in a domain. Returns
+/// the exit code.
 pub(crate) fn copy_main(arguments: &[OsString]) -> i32 {
     let copied = match arguments {
         [direction, path] if direction == "out" => pack(Path::new(path), io::stdout().lock()),
@@ -52,7 +54,8 @@ pub fn pack(from: &Path, out: impl Write) -> Result<()> {
     out.flush().doing("send the copy")
 }
 
-/// Receives what [`pack`] sends: at `to`, or into it where that is a directory. A file replaces one that is there.
+/// Receives what [`pack`] sends: at `to`, or into it where that is a directory. A file replaces one
+/// that is there.
 ///
 /// # Errors
 /// The place can't be written, a directory is there already, or what comes is no copy of one thing.

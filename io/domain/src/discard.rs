@@ -1,7 +1,8 @@
 //! Removing what domains leave without keeping anybody waiting.
 //!
-//! A few entries are removed at once. A tree that has more is moved to `RUN/discarded` first, and a thread of its own removes it there: whoever
-//! ends, starts or sweeps a domain has a bounded number of threads for all domains, and one of a million files must not take one.
+//! A few entries are removed at once. A tree that has more is moved to `RUN/discarded` first, and a
+//! thread of its own removes it there: whoever ends, starts or sweeps a domain has a bounded number
+//! of threads for all domains, and one of a million files must not take one.
 
 use crate::error::{Context, Result};
 use crate::layout::Layout;
@@ -13,9 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Entries that are removed while the caller waits: some milliseconds, and ten times what a domain has whose layer is in memory.
+/// Entries that are removed while the caller waits: some milliseconds, and ten times what a domain
+/// has whose layer is in memory.
 const AT_ONCE: u64 = 4096;
-/// How many names are tried for what is moved: each is taken only if an earlier daemon left something of that name.
+/// How many names are tried for what is moved: each is taken only if an earlier daemon left
+/// something of that name.
 const MAX_NAMES: u32 = 10_000;
 
 /// Run directories for which a thread removes.
@@ -26,7 +29,8 @@ fn folder(layout: &Layout) -> PathBuf {
     layout.run_dir.join("discarded")
 }
 
-/// Removes what is at `path`, which is below the run directory; it is gone from there when this returns.
+/// Removes what is at `path`, which is below the run directory; it is gone from there when this
+/// returns.
 pub(crate) fn discard(layout: &Layout, path: &Path) -> Result<()> {
     if sys::tree::remove_some(path, AT_ONCE).at("remove", path)? {
         return Ok(());
@@ -41,7 +45,8 @@ pub(crate) fn discard(layout: &Layout, path: &Path) -> Result<()> {
 fn move_to(folder: &Path, path: &Path) -> io::Result<()> {
     for _ in 0..MAX_NAMES {
         let to = folder.join(NUMBER.fetch_add(1, Ordering::Relaxed).to_string());
-        // A rename replaces an empty directory, of which nothing is to be kept, and fails for any other.
+        // A rename replaces an empty directory, of which nothing is to be kept, and fails for any
+        // other.
         match fs::rename(path, to) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             other => return other,
@@ -74,7 +79,8 @@ fn remove_all(folder: &Path) {
     loop {
         let found = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let next = found.filter(|path| !failed.contains(path)).min();
-        // Looked at once more under the lock: who sets something aside now either finds us here, or starts another one.
+        // Looked at once more under the lock: who sets something aside now either finds us here, or
+        // starts another one.
         let Some(next) = next else {
             let mut removing = removing();
             let left = fs::read_dir(folder).into_iter().flatten().flatten();

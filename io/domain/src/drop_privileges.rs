@@ -1,4 +1,5 @@
-//! From root with everything to the user and the capabilities that a process domain has. For a process with one thread, before `execve`.
+//! From root with everything to the user and the capabilities that a process domain has. For a
+//! process with one thread, before `execve`.
 
 use crate::bundle::open_files;
 use crate::error::{Context, Result};
@@ -11,7 +12,8 @@ use rustix::thread::{
     set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-/// Keeps the named capabilities in all five sets, drops all others, becomes the user, and gives up gaining privileges by `execve`.
+/// Keeps the named capabilities in all five sets, drops all others, becomes the user, and gives up
+/// gaining privileges by `execve`.
 pub(crate) fn drop_privileges(identity: &Identity, capabilities: &[String]) -> Result<()> {
     let mut kept = CapabilitySet::empty();
     for name in capabilities {

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An operation on a domain that failed. The text says what, where, and what to do; the cause is kept as `source`.
+/// An operation on a domain that failed. The text says what, where, and what to do; the cause is
+/// kept as `source`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,7 +1,9 @@
-//! Files that are replaced as a whole and keep their room: a new text can be written when the disk is full.
+//! Files that are replaced as a whole and keep their room: a new text can be written when the disk
+//! is full.
 //!
-//! Beside the file is a second one of the same size. A new text is written over the second one, and the two change places. A reader sees the old
-//! text or the new one. Neither is ever shortened, so the text is followed by spaces, which our readers pass over.
+//! Beside the file is a second one of the same size. A new text is written over the second one, and
+//! the two change places. A reader sees the old text or the new one. Neither is ever shortened, so
+//! the text is followed by spaces, which our readers pass over.
 
 use crate::error::{Context, Result};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -11,7 +13,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Replaces the text of `path`; `room` is how many bytes are kept for it. A longer text is written too, if there is room.
+/// Replaces the text of `path`; `room` is how many bytes are kept for it. A longer text is written
+/// too, if there is room.
 pub(crate) fn replace(path: &Path, text: &[u8], room: usize) -> Result<()> {
     let second = path.with_extension("new");
     let mut padded = text.to_vec();
@@ -44,7 +47,8 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    // The monitor of a domain could not write down how it ended, and a node could not renew its hold, while the disk was full.
+    // The monitor of a domain could not write down how it ended, and a node could not renew its
+    // hold, while the disk was full.
     #[test]
     fn a_text_is_replaced_on_a_full_disk() {
         if !rustix::process::geteuid().is_root() {

@@ -1,8 +1,9 @@
 //! Another command in a running domain, the way `docker exec` does it.
 //!
-//! The caller gets a [`Command`] that runs our own helper with the caller's standard streams. In a container the helper lets the OCI runtime do
-//! it, so that the same filter, capabilities and namespaces hold; in a process domain it does so itself. Exit codes: the
-//! command's own, 128 + N after signal N, 127 not found, 126 not executable, 125 when it could not be tried.
+//! The caller gets a [`Command`] that runs our own helper with the caller's standard streams. In a
+//! container the helper lets the OCI runtime do it, so that the same filter, capabilities and
+//! namespaces hold; in a process domain it does so itself. Exit codes: the command's own, 128 + N
+//! after signal N, 127 not found, 126 not executable, 125 when it could not be tried.
 
 use crate::cgroup::Cgroups;
 use crate::error::{Context, Error, Result, chain};
@@ -43,7 +44,8 @@ pub struct ExecOptions {
     pub user: Option<String>,
     /// Where; absent: as the domain's own command.
     pub workdir: Option<PathBuf>,
-    /// How long the helper waits for it; then the helper ends, and with it what a guest or a process domain runs for it.
+    /// How long the helper waits for it; then the helper ends, and with it what a guest or a
+    /// process domain runs for it.
     pub limit: Option<std::time::Duration>,
     /// Program and arguments.
     pub command: Vec<String>,
@@ -61,7 +63,8 @@ pub(crate) struct Request {
     pub started: Option<PathBuf>,
 }
 
-/// A command that runs another one in the domain; its standard streams are the caller's unless it sets others.
+/// A command that runs another one in the domain; its standard streams are the caller's unless it
+/// sets others.
 ///
 /// # Errors
 /// [`Error::NotRunning`], or [`Error::Specification`] for an empty command.
@@ -213,7 +216,8 @@ pub(crate) fn room(
     )
 }
 
-/// Enters the domain's network: where that is the host's, the runtime would leave the command in the namespace of whoever calls.
+/// Enters the domain's network: where that is the host's, the runtime would leave the command in
+/// the namespace of whoever calls.
 fn enter_network(status: &Status) -> Result<()> {
     let init = status.init.open()?.ok_or_else(|| Error::Step {
         what: "enter the domain".into(),
@@ -223,8 +227,9 @@ fn enter_network(status: &Status) -> Result<()> {
         .doing("enter the domain's network")
 }
 
-/// Whether it was the runtime that failed, and has said so on the standard error. Its exit code alone does not tell: 1 and 255
-/// are also codes of commands. crun logs nothing but its own errors; runc does.
+/// Whether it was the runtime that failed, and has said so on the standard error. Its exit code
+/// alone does not tell: 1 and 255 are also codes of commands. crun logs nothing but its own errors;
+/// runc does.
 fn could_not_try(ended: ExitStatus, is_runc: bool, message: &str) -> bool {
     match ended.code() {
         Some(255) if !is_runc => true,
@@ -239,7 +244,8 @@ fn accounts_of(status: &Status) -> Result<crate::privilege::Accounts> {
         || Error::Step { what: "enter the domain".into(), source: std::io::Error::other("it has ended") };
     let init = status.init.open()?.ok_or_else(gone)?;
     let root = crate::root::open_directory(&PathBuf::from(format!("/proc/{}/root", status.init.pid)))?;
-    // Opened after the pidfd, by number: if the process has ended meanwhile, it may be a stranger's.
+    // Opened after the pidfd, by number: if the process has ended meanwhile, it may be a
+    // stranger's.
     if status.init.open()?.is_none() {
         return Err(gone());
     }
@@ -266,7 +272,8 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(CODE_FAILED)
 }
 
-/// Ends the helper when its time is over. Behind the block of signals, which the thread then has, too.
+/// Ends the helper when its time is over. Behind the block of signals, which the thread then has,
+/// too.
 pub(crate) fn end_after(limit: Option<std::time::Duration>) -> Result<()> {
     let Some(limit) = limit else { return Ok(()) };
     let end = move || {

@@ -1,8 +1,10 @@
-//! Another command in a guest: its standard streams, signals and terminal go through the machine process
-//! (`docs/spec/machine.md`), which is at the other end of a socket in the machine's directory.
+//! Another command in a guest: its standard streams, signals and terminal go through the machine
+//! process (`docs/spec/machine.md`), which is at the other end of a socket in the machine's
+//! directory.
 //!
-//! One thread and one `poll`. Nothing of ours blocks: what the guest writes waits until our standard output takes it, and what we
-//! are given waits until the machine process does, so that a signal always gets through.
+//! One thread and one `poll`. Nothing of ours blocks: what the guest writes waits until our
+//! standard output takes it, and what we are given waits until the machine process does, so that a
+//! signal always gets through.
 
 use crate::error::{Context, Error, Result};
 use crate::exec::ExecOptions;
@@ -22,7 +24,8 @@ use wire::guest::{self, ExecEnd, exec};
 
 /// How much of the standard input is sent in one message, in bytes.
 const INPUT_BYTES: usize = 16 * 1024;
-/// How much is written at once where that can't block: what a pipe that is ready takes at the least (`PIPE_BUF`).
+/// How much is written at once where that can't block: what a pipe that is ready takes at the least
+/// (`PIPE_BUF`).
 const OUTPUT_BYTES: usize = 4096;
 /// The number of `SIGPIPE` (signal(7)).
 const PIPE_SIGNAL: u8 = 13;
@@ -222,7 +225,8 @@ impl Talk {
         }
     }
 
-    /// A machine process that takes nothing is told no more: what it was told is enough to end the command.
+    /// A machine process that takes nothing is told no more: what it was told is enough to end the
+    /// command.
     fn put(&mut self, message: Vec<u8>) {
         if self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(message);

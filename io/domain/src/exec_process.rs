@@ -1,8 +1,10 @@
-//! Another command in a process domain: the helper runs itself once more as the one that enters the domain and becomes the
-//! command, and stays behind to pass signals, to copy between two terminals, and to say how it ended.
+//! Another command in a process domain: the helper runs itself once more as the one that enters the
+//! domain and becomes the command, and stays behind to pass signals, to copy between two terminals,
+//! and to say how it ended.
 //!
-//! With a terminal, the command gets a new one rather than the caller's, so that it can't push input into the caller's (`TIOCSTI`);
-//! without, it is put in a session of its own for the same reason.
+//! With a terminal, the command gets a new one rather than the caller's, so that it can't push
+//! input into the caller's (`TIOCSTI`); without, it is put in a session of its own for the same
+//! reason.
 
 use crate::bundle::environment;
 use crate::cgroup::Cgroups;
@@ -222,7 +224,8 @@ fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> bool {
     true
 }
 
-/// The entry of `tombolo internal-enter REQUEST`, which only the staying half runs. Returns only when it fails, with the exit code.
+/// The entry of `tombolo internal-enter REQUEST`, which only the staying half runs. Returns only
+/// when it fails, with the exit code.
 #[must_use]
 pub fn enter_main(arguments: &[OsString]) -> i32 {
     let error = match enter(arguments) {

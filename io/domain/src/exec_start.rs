@@ -1,8 +1,11 @@
-//! The start of a command in a domain that may be full: bounded, and with nothing left behind where it fails.
+//! The start of a command in a domain that may be full: bounded, and with nothing left behind where
+//! it fails.
 //!
-//! The runtime's own processes join the domain's cgroups before they become the command. Where the domain has used its memory up they wait there
-//! for the kernel to find some, which a hostile domain never lets it. So whether the command has been started is known by the file to which
-//! the runtime writes its process id, and what has not started in time is killed with all that the runtime has begun for it.
+//! The runtime's own processes join the domain's cgroups before they become the command. Where the
+//! domain has used its memory up they wait there for the kernel to find some, which a hostile
+//! domain never lets it. So whether the command has been started is known by the file to which the
+//! runtime writes its process id, and what has not started in time is killed with all that the
+//! runtime has begun for it.
 
 use crate::error::{Context, Error, Result};
 use crate::monitor::control::readable;
@@ -14,11 +17,14 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 use sys::signals::{SignalDescriptor, unblock_in_child};
 
-/// How long a start may take. It takes some 50 ms, and a second or two on a machine that is overloaded.
+/// How long a start may take. It takes some 50 ms, and a second or two on a machine that is
+/// overloaded.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a start may take once the caller has asked for the end: the signal may have come while the command began, which then has it.
+/// How long a start may take once the caller has asked for the end: the signal may have come while
+/// the command began, which then has it.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the end of what was killed is awaited. The kernel ends it without us, too, but not before the domain lets it.
+/// How long the end of what was killed is awaited. The kernel ends it without us, too, but not
+/// before the domain lets it.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How a command in a container has ended.
@@ -32,7 +38,8 @@ pub(crate) enum Outcome {
     NotStarted(Duration),
 }
 
-/// Runs the runtime, which writes into the file `started` as soon as the command runs, to its end. Signals that end programs are passed on.
+/// Runs the runtime, which writes into the file `started` as soon as the command runs, to its end.
+/// Signals that end programs are passed on.
 pub(crate) fn supervise(mut command: Command, started: &Path, limit: Option<Duration>) -> Result<Outcome> {
     let signals = SignalDescriptor::block(
         &[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2]

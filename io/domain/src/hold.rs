@@ -1,8 +1,9 @@
 //! Until when a node holds its claims: a number that the daemon writes and monitors read.
 //!
-//! A domain that may be started on another node must have ended here by the time that somebody else may start it, whatever became of the
-//! daemon. So its monitor ends it when the number has passed. It is a time of `CLOCK_BOOTTIME`, which no clock of the wall moves and which
-//! goes on while the machine sleeps.
+//! A domain that may be started on another node must have ended here by the time that somebody else
+//! may start it, whatever became of the daemon. So its monitor ends it when the number has passed.
+//! It is a time of `CLOCK_BOOTTIME`, which no clock of the wall moves and which goes on while the
+//! machine sleeps.
 
 use crate::error::Result;
 use crate::exchange;
@@ -14,7 +15,8 @@ use std::time::Duration;
 /// The file, in the run directory.
 const FILE: &str = "hold";
 
-/// Digits of the greatest number: room is kept for it, so that it can be renewed when the disk is full.
+/// Digits of the greatest number: room is kept for it, so that it can be renewed when the disk is
+/// full.
 const MAX_DIGITS: usize = 20;
 
 /// The time now, in ns of `CLOCK_BOOTTIME`.

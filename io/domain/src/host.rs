@@ -19,8 +19,8 @@ pub struct Missing {
     pub how_to_get: String,
 }
 
-/// Oldest kernel that has all that we call, as (major, minor): recursive read-only mounts (5.12) and `cgroup.kill` aside, the mount
-/// calls and pidfds would do with 5.8.
+/// Oldest kernel that has all that we call, as (major, minor): recursive read-only mounts (5.12)
+/// and `cgroup.kill` aside, the mount calls and pidfds would do with 5.8.
 const MIN_KERNEL: (u32, u32) = (5, 12);
 
 /// The things that domains of either kind need and this machine lacks; empty when all is there.

@@ -1,8 +1,9 @@
 //! The root `host`: the machine's own programs in a tree that holds nothing of its secrets.
 //!
-//! `/usr` is bound read-only; `/bin`, `/sbin` and `/lib*` are what they are on the machine. `/etc` is made: what differs per domain is
-//! generated, what programs need and everybody may read is taken over name by name, and all else (shadow, keys, the
-//! machine's identity, mail, cron, services' settings) is simply not named. `/home`, `/root`, `/var` and `/tmp` are empty.
+//! `/usr` is bound read-only; `/bin`, `/sbin` and `/lib*` are what they are on the machine. `/etc`
+//! is made: what differs per domain is generated, what programs need and everybody may read is
+//! taken over name by name, and all else (shadow, keys, the machine's identity, mail, cron,
+//! services' settings) is simply not named. `/home`, `/root`, `/var` and `/tmp` are empty.
 
 use crate::error::{Context, Result};
 use crate::spec::Mount;
@@ -10,10 +11,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Files up to this size are copied, which costs a page or two; larger ones are bound, which costs a mount.
+/// Files up to this size are copied, which costs a page or two; larger ones are bound, which costs
+/// a mount.
 const COPY_BYTES: u64 = 16 * 1024;
 
-/// Directories of the root that are empty, or mount points. `/var/run` and `/var/lock` follow as links.
+/// Directories of the root that are empty, or mount points. `/var/run` and `/var/lock` follow as
+/// links.
 const DIRECTORIES: [&str; 20] = [
     "dev",
     "etc",
@@ -37,7 +40,8 @@ const DIRECTORIES: [&str; 20] = [
     "etc/ssl",
 ];
 
-/// System directories that are links into `/usr` on a merged system, and directories of their own on others.
+/// System directories that are links into `/usr` on a merged system, and directories of their own
+/// on others.
 const SYSTEM: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"];
 
 /// The files that are taken over from the machine's `/etc`, where they exist and everybody may read
@@ -123,7 +127,8 @@ pub(crate) fn is_taken_over(path: &Path) -> bool {
     top.is_some_and(|top| top == "usr" || SYSTEM.iter().any(|name| top == *name))
 }
 
-/// Whether a path of the domain is a directory that is made for it, and empty but for others of these.
+/// Whether a path of the domain is a directory that is made for it, and empty but for others of
+/// these.
 pub(crate) fn is_made(path: &Path) -> bool {
     path.strip_prefix("/").is_ok_and(|path| DIRECTORIES.iter().any(|name| path == Path::new(name)))
 }
@@ -132,7 +137,8 @@ fn shared(path: PathBuf) -> Mount {
     Mount { source: path.clone(), target: path, read_only: true }
 }
 
-/// A link stays a link, a small file is copied, a directory or a large file is to be bound; the rest is not taken.
+/// A link stays a link, a small file is copied, a directory or a large file is to be bound; the
+/// rest is not taken.
 fn take_over(from: &Path, to: &Path, name: &str, mounts: &mut Vec<Mount>) -> Result<()> {
     let (source, target) = (from.join(name), to.join(name));
     let Ok(metadata) = fs::symlink_metadata(&source) else { return Ok(()) };

@@ -1,4 +1,5 @@
-//! The first process of a process domain, before it becomes the command: mounts, cgroup, privileges, then it waits for the start.
+//! The first process of a process domain, before it becomes the command: mounts, cgroup,
+//! privileges, then it waits for the start.
 
 use crate::bundle::{INSIDE, environment};
 use crate::cgroup::Cgroups;
@@ -23,7 +24,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The entry of `tombolo internal-init DC NAME RUN_DIR`, which only the monitor runs. Returns only when it fails, with the exit code.
+/// The entry of `tombolo internal-init DC NAME RUN_DIR`, which only the monitor runs. Returns only
+/// when it fails, with the exit code.
 #[must_use]
 pub fn init_main(arguments: &[OsString]) -> i32 {
     let mut control = match take_stdin() {
@@ -79,7 +81,8 @@ fn own_the_streams(identity: &Identity) -> Result<()> {
     Ok(())
 }
 
-/// Its own mount namespace: later mounts of the host show, its own don't. Tells whether `/run/tombolo` is what is its own.
+/// Its own mount namespace: later mounts of the host show, its own don't. Tells whether
+/// `/run/tombolo` is what is its own.
 fn mounts(layout: &crate::layout::Layout, paths: &DomainPaths, spec: &DomainSpec) -> Result<bool> {
     sys::namespace::unshare(sys::namespace::UnshareFlags::NEWNS)
         .doing("make a mount namespace (are we root?)")?;

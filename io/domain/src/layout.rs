@@ -5,21 +5,23 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Longest name of a distributed container or a domain, in bytes: two of them and a `+` stay a valid file name, cgroup,
-/// host name and container id.
+/// Longest name of a distributed container or a domain, in bytes: two of them and a `+` stay a
+/// valid file name, cgroup, host name and container id.
 pub const MAX_NAME_BYTES: usize = 63;
 
-/// Where one node keeps its things. Two layouts with other run directories, state directories and cgroup names never meet.
+/// Where one node keeps its things. Two layouts with other run directories, state directories and
+/// cgroup names never meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// The directory that is gone after a reboot (`/run/tombolo`); mode 0700.
     pub run_dir: PathBuf,
     /// The directory that survives a reboot (`/var/lib/tombolo`): unpacked images and logs.
     pub state_dir: PathBuf,
-    /// Our directory in every cgroup hierarchy: `tombolo`, or `tombolo-HASH` for another run directory.
+    /// Our directory in every cgroup hierarchy: `tombolo`, or `tombolo-HASH` for another run
+    /// directory.
     pub cgroup_name: String,
-    /// The binary `tombolo`: run as `PROGRAM monitor ...`, `PROGRAM internal-init`, `PROGRAM internal-exec ...`, and
-    /// seen inside each container as `/run/tombolo/tombolo`.
+    /// The binary `tombolo`: run as `PROGRAM monitor ...`, `PROGRAM internal-init`, `PROGRAM
+    /// internal-exec ...`, and seen inside each container as `/run/tombolo/tombolo`.
     pub program: PathBuf,
 }
 

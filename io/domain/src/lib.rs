@@ -1,10 +1,12 @@
 //! Domains of kind process, container and vm: creation, supervision, logs, exec, clean-up.
 //!
-//! [`create`] makes a domain whose command waits, [`Created::start`] starts it, [`Running`] tells of its end. Each incarnation has a
-//! monitor of its own, a process that outlives the daemon; [`adopt`] finds it again, and [`sweep`] clears away what was left
-//! when everything was killed. All calls are synchronous, and the longer ones wait: call them where waiting is allowed.
+//! [`create`] makes a domain whose command waits, [`Created::start`] starts it, [`Running`] tells
+//! of its end. Each incarnation has a monitor of its own, a process that outlives the daemon;
+//! [`adopt`] finds it again, and [`sweep`] clears away what was left when everything was killed.
+//! All calls are synchronous, and the longer ones wait: call them where waiting is allowed.
 //!
-//! The binary at [`Layout::program`] has to call [`role_main`] first thing, before it starts a thread.
+//! The binary at [`Layout::program`] has to call [`role_main`] first thing, before it starts a
+//! thread.
 
 mod bundle;
 mod cgroup;
@@ -71,8 +73,9 @@ pub use unused::remove_unused_images;
 
 use std::ffi::OsString;
 
-/// Runs one of this crate's own roles if the arguments (without the program's name) ask for it, and returns its exit code: `monitor`,
-/// `internal-init`, `internal-exec`, `internal-enter`, `internal-copy`. Other arguments are the caller's: `None`.
+/// Runs one of this crate's own roles if the arguments (without the program's name) ask for it, and
+/// returns its exit code: `monitor`, `internal-init`, `internal-exec`, `internal-enter`,
+/// `internal-copy`. Other arguments are the caller's: `None`.
 #[must_use]
 pub fn role_main(arguments: &[OsString]) -> Option<i32> {
     let (role, rest) = arguments.split_first()?;
@@ -87,7 +90,8 @@ pub fn role_main(arguments: &[OsString]) -> Option<i32> {
     }
 }
 
-/// Puts a process into the part of a running domain that it works for, where the domain's limits hold for it too.
+/// Puts a process into the part of a running domain that it works for, where the domain's limits
+/// hold for it too.
 ///
 /// # Errors
 /// When the domain has no cgroup, or the process is gone.

@@ -29,12 +29,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// How long the monitor may take from being run to the domain being made, and from the go to the command running: a call of the
-/// runtime and some mounts.
+/// How long the monitor may take from being run to the domain being made, and from the go to the
+/// command running: a call of the runtime and some mounts.
 const BRING_UP_TIMEOUT: Duration = Duration::from_secs(CALL_TIMEOUT.as_secs() + 30);
-/// How long the monitor may take, after the last process of its domain is gone, to write that down and end.
+/// How long the monitor may take, after the last process of its domain is gone, to write that down
+/// and end.
 const WIND_UP_TIMEOUT: Duration = Duration::from_secs(CALL_TIMEOUT.as_secs() + 30);
-/// How often a first process is looked at before it is taken for one that hears, and the pause in between: a fork takes less.
+/// How often a first process is looked at before it is taken for one that hears, and the pause in
+/// between: a fork takes less.
 const DEAF_LOOKS: u32 = 5;
 const DEAF_PAUSE: Duration = Duration::from_millis(2);
 
@@ -74,7 +76,8 @@ impl Drop for MonitorProcess {
     }
 }
 
-/// A domain that exists and whose command waits. Dropping it undoes it in the background; [`Created::abort`] waits for that.
+/// A domain that exists and whose command waits. Dropping it undoes it in the background;
+/// [`Created::abort`] waits for that.
 #[derive(Debug)]
 pub struct Created {
     layout: Layout,
@@ -86,18 +89,22 @@ pub struct Created {
     init_descriptor: OwnedFd,
 }
 
-/// Sees to it that what precedes [`create`] finds room below the run directory, also when the disk is full.
+/// Sees to it that what precedes [`create`] finds room below the run directory, also when the disk
+/// is full.
 pub fn make_room(layout: &Layout) {
     spare::make_room(layout);
 }
 
-/// Makes the domain: its directory, cgroup with limits, monitor, namespaces and mounts. The command waits for [`Created::start`].
+/// Makes the domain: its directory, cgroup with limits, monitor, namespaces and mounts. The command
+/// waits for [`Created::start`].
 ///
-/// The monitor holds duplicates of `keep` for as long as it lives ([`Running::kept`]). What an earlier incarnation left behind is
-/// cleared away first, its frontend included, except for `inside/`, into which the caller may have put the control socket already.
+/// The monitor holds duplicates of `keep` for as long as it lives ([`Running::kept`]). What an
+/// earlier incarnation left behind is cleared away first, its frontend included, except for
+/// `inside/`, into which the caller may have put the control socket already.
 ///
 /// # Errors
-/// [`Error::AlreadyRuns`]; what is impossible in the specification; whatever the monitor reports. After an error nothing is left.
+/// [`Error::AlreadyRuns`]; what is impossible in the specification; whatever the monitor reports.
+/// After an error nothing is left.
 pub fn create(layout: &Layout, spec: &DomainSpec, keep: &[OwnedFd]) -> Result<Created> {
     layout.check()?;
     spec.check()?;
@@ -144,8 +151,8 @@ fn unpack(layout: &Layout, path: &Path, tag: Option<&str>) -> Result<ImageRoot> 
         .map_err(|source| Error::Image { path: path.to_owned(), source })
 }
 
-/// Makes a folder of a domain, with those above it; what is there is as good. The end of another domain may remove one above that looks
-/// empty while this is done: then it is made again.
+/// Makes a folder of a domain, with those above it; what is there is as good. The end of another
+/// domain may remove one above that looks empty while this is done: then it is made again.
 ///
 /// # Errors
 /// When it can't be made.
@@ -234,7 +241,8 @@ impl Created {
         self.init.pid
     }
 
-    /// A pidfd of it: the key to its namespaces ([`crate::attach_mount`], [`crate::in_network_namespace`]).
+    /// A pidfd of it: the key to its namespaces ([`crate::attach_mount`],
+    /// [`crate::in_network_namespace`]).
     #[must_use]
     pub fn init_descriptor(&self) -> BorrowedFd<'_> {
         self.init_descriptor.as_fd()
@@ -330,7 +338,8 @@ impl Running {
         self.monitor.descriptor.as_fd()
     }
 
-    /// Readable (for `poll`, `epoll`, tokio's `AsyncFd`) once the domain has ended and [`Running::exit`] knows how.
+    /// Readable (for `poll`, `epoll`, tokio's `AsyncFd`) once the domain has ended and
+    /// [`Running::exit`] knows how.
     #[must_use]
     pub fn wait_descriptor(&self) -> BorrowedFd<'_> {
         self.monitor.descriptor.as_fd()
@@ -356,7 +365,8 @@ impl Running {
         self.conclusion()
     }
 
-    /// Asks it to end, kills it when it has not ended after `grace` (absent: as its specification says), and waits.
+    /// Asks it to end, kills it when it has not ended after `grace` (absent: as its specification
+    /// says), and waits.
     ///
     /// # Errors
     /// As [`Running::exit`].
@@ -371,8 +381,9 @@ impl Running {
 
     /// Asks it to end, and returns how long it is worth waiting for that: `grace`, or nothing.
     ///
-    /// The kernel drops a signal for a container's first process, process 1 of its pid namespace, if that process never said
-    /// what to do with it. Waiting would be idle then. A program that ignores the signal on purpose has its time.
+    /// The kernel drops a signal for a container's first process, process 1 of its pid namespace,
+    /// if that process never said what to do with it. Waiting would be idle then. A program that
+    /// ignores the signal on purpose has its time.
     ///
     /// # Errors
     /// When it can't be looked at or asked.
@@ -390,8 +401,8 @@ impl Running {
         Ok(grace)
     }
 
-    /// Sends its first process a signal. The kernel drops one that the first process of a container does not handle, other than KILL
-    /// and STOP.
+    /// Sends its first process a signal. The kernel drops one that the first process of a container
+    /// does not handle, other than KILL and STOP.
     ///
     /// # Errors
     /// [`Error::NotRunning`]; no such signal.
@@ -402,8 +413,9 @@ impl Running {
             .doing(format!("send a signal to the first process of domain {}", self.paths.id))
     }
 
-    /// Whether the first process does not hear `signal`. A shell blocks every signal for the moment of a fork, and would then
-    /// look as if it waited for this one: so it is looked at more than once. Whoever has a handler is never found deaf.
+    /// Whether the first process does not hear `signal`. A shell blocks every signal for the moment
+    /// of a fork, and would then look as if it waited for this one: so it is looked at more than
+    /// once. Whoever has a handler is never found deaf.
     fn is_deaf(&self, signal: Signal) -> Result<bool> {
         for _ in 0..DEAF_LOOKS {
             if self.init.is_deaf_to(signal.as_raw()) {
@@ -496,8 +508,9 @@ pub enum Adopted {
     Ended(Exit),
 }
 
-/// Finds a domain that an earlier daemon started. One whose monitor was killed is ended, and reported as [`Ending::Lost`]; one that
-/// was not started yet is undone by its monitor, which this waits for.
+/// Finds a domain that an earlier daemon started. One whose monitor was killed is ended, and
+/// reported as [`Ending::Lost`]; one that was not started yet is undone by its monitor, which this
+/// waits for.
 ///
 /// # Errors
 /// [`Error::Damaged`] for files that are not ours, and whatever keeps us from looking.

@@ -1,8 +1,9 @@
 //! The files that the machine process of a domain of kind `vm` finds and leaves:
 //! `docs/spec/machine.md`.
 //!
-//! Its directory is the only one of a domain that the domain's own processes can write to: what is in it may be the work of a guest
-//! that broke out of QEMU. Nothing in it is followed, waited for or believed at length.
+//! Its directory is the only one of a domain that the domain's own processes can write to: what is
+//! in it may be the work of a guest that broke out of QEMU. Nothing in it is followed, waited for
+//! or believed at length.
 
 use crate::error::{Context, Error, Result};
 use crate::layout::DomainPaths;
@@ -89,7 +90,8 @@ fn open_directory(paths: &DomainPaths) -> std::result::Result<OwnedFd, rustix::i
     rustix::fs::open(paths.machine(), flags, Mode::empty())
 }
 
-/// The socket at which the machine process listens, as a descriptor that can be connected to by its name in `/proc`.
+/// The socket at which the machine process listens, as a descriptor that can be connected to by its
+/// name in `/proc`.
 pub(crate) fn socket(paths: &DomainPaths) -> Result<OwnedFd> {
     let at = paths.machine().join(SOCKET);
     let directory = open_directory(paths).at("open", paths.machine())?;

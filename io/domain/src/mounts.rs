@@ -49,7 +49,8 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// The mount points at and below `dir`, the last mounted first, so that each can be unmounted in turn.
+/// The mount points at and below `dir`, the last mounted first, so that each can be unmounted in
+/// turn.
 pub(crate) fn below(text: &str, dir: &Path) -> Vec<PathBuf> {
     let mut points: Vec<PathBuf> =
         parse(text).into_iter().map(|m| m.point).filter(|p| p.starts_with(dir)).collect();

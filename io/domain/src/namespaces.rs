@@ -8,7 +8,8 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A pidfd of the domain's first process. [`crate::Created`] and [`crate::Running`] hold one that can't be a stranger's; prefer theirs.
+/// A pidfd of the domain's first process. [`crate::Created`] and [`crate::Running`] hold one that
+/// can't be a stranger's; prefer theirs.
 ///
 /// # Errors
 /// `ESRCH` when there is no such process.
@@ -17,8 +18,9 @@ pub fn open_init(init_pid: u32) -> Result<OwnedFd> {
     pid.and_then(|p| pidfd_open(p, PidfdFlags::empty())).doing(format!("open process {init_pid}"))
 }
 
-/// Attaches a mount that is attached nowhere (`fsmount(2)`, `open_tree(2)`) to `target` in the mount namespace of the process that `init`
-/// (a pidfd) stands for. What is mounted there already stays below it; see [`replace_mount`]. The host does not see it.
+/// Attaches a mount that is attached nowhere (`fsmount(2)`, `open_tree(2)`) to `target` in the
+/// mount namespace of the process that `init` (a pidfd) stands for. What is mounted there already
+/// stays below it; see [`replace_mount`]. The host does not see it.
 ///
 /// # Errors
 /// When the process is gone, or the kernel refuses the target.
@@ -26,7 +28,8 @@ pub fn attach_mount(init: BorrowedFd<'_>, mount: &OwnedFd, target: &str) -> Resu
     in_mount_namespace(init, || attach(mount, target))?.at("attach a mount in the domain to", target)
 }
 
-/// Like [`attach_mount`], after it detached what was mounted on `target`; nothing having been there is no error.
+/// Like [`attach_mount`], after it detached what was mounted on `target`; nothing having been there
+/// is no error.
 ///
 /// # Errors
 /// As [`attach_mount`].
@@ -42,7 +45,8 @@ fn attach(mount: &OwnedFd, target: &str) -> io::Result<()> {
     Ok(move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Runs `work` on a thread of its own inside the mount namespace, and with the root, of that process.
+/// Runs `work` on a thread of its own inside the mount namespace, and with the root, of that
+/// process.
 ///
 /// # Errors
 /// When the process is gone or we lack the privilege.
@@ -50,8 +54,8 @@ pub fn in_mount_namespace<T: Send>(init: BorrowedFd<'_>, work: impl FnOnce() -> 
     elsewhere(init, ThreadNameSpaceType::MOUNT, work)
 }
 
-/// Runs `work` on a thread of its own inside the network namespace of that process, such as to bind sockets there: a socket belongs
-/// to the namespace in which it was made, whoever uses it later.
+/// Runs `work` on a thread of its own inside the network namespace of that process, such as to bind
+/// sockets there: a socket belongs to the namespace in which it was made, whoever uses it later.
 ///
 /// # Errors
 /// When the process is gone or we lack the privilege.
@@ -66,7 +70,8 @@ fn elsewhere<T: Send>(
 ) -> Result<T> {
     let enter = || -> Result<()> {
         if kind.contains(ThreadNameSpaceType::MOUNT) {
-            // The kernel moves only a thread that shares its root and working directory with nobody.
+            // The kernel moves only a thread that shares its root and working directory with
+            // nobody.
             sys::namespace::unshare(sys::namespace::UnshareFlags::FS)
                 .doing("leave the shared working directory")?;
         }

@@ -1,9 +1,10 @@
-//! The file tree that a domain would have, looked at before the domain is made: whether its user is known there, whether its programs
-//! are there, whether its mounts fit.
+//! The file tree that a domain would have, looked at before the domain is made: whether its user is
+//! known there, whether its programs are there, whether its mounts fit.
 //!
-//! Nothing is mounted or written. A path is followed name by name through the root and the mounts, as the kernel will follow it in the
-//! domain, links included; links of a root lead nowhere outside it. What only the made domain can show (`/proc`, `/dev`, `/srv`,
-//! the control socket, the generated files of `/etc`) is [`Seen::Unknown`], and every rule about that holds.
+//! Nothing is mounted or written. A path is followed name by name through the root and the mounts,
+//! as the kernel will follow it in the domain, links included; links of a root lead nowhere outside
+//! it. What only the made domain can show (`/proc`, `/dev`, `/srv`, the control socket, the
+//! generated files of `/etc`) is [`Seen::Unknown`], and every rule about that holds.
 
 use crate::bundle::{DEFAULT_PATH, INSIDE, environment};
 use crate::error::{Error, Result};
@@ -128,7 +129,8 @@ impl Prospect {
     /// Looks at what a domain of this specification would see.
     ///
     /// # Errors
-    /// [`Error::Image`] where the image is not there, is damaged, or can't be unpacked; a root that can't be opened.
+    /// [`Error::Image`] where the image is not there, is damaged, or can't be unpacked; a root that
+    /// can't be opened.
     pub fn of(layout: &Layout, spec: &DomainSpec, unpack: Unpack) -> Result<Self> {
         let process = spec.kind == Kind::Process;
         let mut image = ImageRoot::default();
@@ -178,7 +180,8 @@ impl Prospect {
         }
     }
 
-    /// The mounts that can't be made, by their number in the specification: a file on a directory, or a directory on a file.
+    /// The mounts that can't be made, by their number in the specification: a file on a directory,
+    /// or a directory on a file.
     #[must_use]
     pub fn unfit_mounts(&self) -> &[usize] {
         &self.unfit
@@ -211,8 +214,8 @@ impl Prospect {
         }
     }
 
-    /// Looks for the program of a command as the runtime will: in `PATH`, unless it has a slash. `identity` is whoever runs it, where that
-    /// is known.
+    /// Looks for the program of a command as the runtime will: in `PATH`, unless it has a slash.
+    /// `identity` is whoever runs it, where that is known.
     ///
     /// # Errors
     /// [`ProgramError`].
@@ -259,7 +262,8 @@ impl Prospect {
         if !metadata.is_file() {
             return no("no regular file".into());
         }
-        // An owner without the permission has it by no group and no list; for anybody else a list may say so.
+        // An owner without the permission has it by no group and no list; for anybody else a list
+        // may say so.
         let owner = identity.is_some_and(|identity| identity.uid == metadata.uid());
         let wanted = if owner && !self.overrides { EXECUTE_OWNER } else { EXECUTE_ANY };
         if metadata.mode() & wanted == 0 {

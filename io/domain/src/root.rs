@@ -74,7 +74,8 @@ pub(crate) fn prepare(
     Ok(PreparedRoot { path, directory, mounts, private })
 }
 
-/// A writable host root is an overlay over nothing, so that what it writes counts and ends like that of the others.
+/// A writable host root is an overlay over nothing, so that what it writes counts and ends like
+/// that of the others.
 fn host_lower(paths: &DomainPaths) -> Result<PathBuf> {
     let empty = paths.dir.join("empty");
     fs::create_dir_all(&empty).at("create", &empty)?;
@@ -88,8 +89,9 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// The layer of a root to which only we write: mount points, `/etc/hosts`.
 const READ_ONLY_LAYER: Layer = Layer { bytes: 4 * 1024 * 1024, inodes: 4096 };
 
-/// Makes the file system that holds the layer: one of its own, in memory and in the monitor's mount namespace, so that what the domain
-/// writes has a bound, is charged to the domain, takes nothing from the run directory, and ends with the mount.
+/// Makes the file system that holds the layer: one of its own, in memory and in the monitor's mount
+/// namespace, so that what the domain writes has a bound, is charged to the domain, takes nothing
+/// from the run directory, and ends with the mount.
 fn layer(paths: &DomainPaths, spec: &DomainSpec) -> Result<PathBuf> {
     let at = paths.dir.join(LAYER);
     fs::create_dir_all(&at).at("create", &at)?;
@@ -102,7 +104,8 @@ fn layer(paths: &DomainPaths, spec: &DomainSpec) -> Result<PathBuf> {
     Ok(at)
 }
 
-/// How much of a layer is used. It is looked at where the monitor sees it, which the domain has no influence on.
+/// How much of a layer is used. It is looked at where the monitor sees it, which the domain has no
+/// influence on.
 pub(crate) fn layer_usage(paths: &DomainPaths, monitor_pid: u32) -> Option<Layer> {
     let at = Path::new("/proc").join(monitor_pid.to_string()).join("root");
     let at = at.join(crate::layout::relative(&paths.dir)).join(LAYER);
@@ -114,7 +117,8 @@ pub(crate) fn layer_usage(paths: &DomainPaths, monitor_pid: u32) -> Option<Layer
     })
 }
 
-/// An overlay even when read-only: mount points and `/etc/hosts` go to a layer of ours, never into the directory that was given.
+/// An overlay even when read-only: mount points and `/etc/hosts` go to a layer of ours, never into
+/// the directory that was given.
 fn overlay(paths: &DomainPaths, spec: &DomainSpec, lower: &Path, target: &Path) -> Result<()> {
     if !lower.is_dir() {
         return Err(Error::Specification(format!("root: {} is not a directory", lower.display())));
@@ -178,8 +182,8 @@ fn resolv_conf(spec: &DomainSpec) -> Option<String> {
     })
 }
 
-/// Makes `etc/NAME` a new file with this text. The root may be a stranger's: links on the way are followed inside it only, and
-/// what is at the place itself is removed, not followed.
+/// Makes `etc/NAME` a new file with this text. The root may be a stranger's: links on the way are
+/// followed inside it only, and what is at the place itself is removed, not followed.
 fn replace_file(root: &OwnedFd, name: &str, text: &str) -> Result<()> {
     let etc = open_inside(root, "etc").at("open the root's", "etc")?;
     match rustix::fs::unlinkat(&etc, name, AtFlags::empty()) {
@@ -220,7 +224,8 @@ pub(crate) fn private_mode(name: &str) -> u32 {
     if matches!(name, "tmp" | "var/tmp") { 0o1777 } else { 0o755 }
 }
 
-/// Makes the place of a private file system. It has that file system's mode, which runc(8) takes from its mount point.
+/// Makes the place of a private file system. It has that file system's mode, which runc(8) takes
+/// from its mount point.
 fn mount_point(root: &OwnedFd, name: &str) -> std::result::Result<(), Errno> {
     ensure_directory(root, name)?;
     let mode = Mode::from_raw_mode(private_mode(name));

@@ -57,7 +57,8 @@ impl Runtime {
         command
     }
 
-    /// Makes the call `verb arguments...`; `prepare` sets its standard streams, which the container inherits with `create`.
+    /// Makes the call `verb arguments...`; `prepare` sets its standard streams, which the container
+    /// inherits with `create`.
     pub fn call<I, S>(
         &self,
         verb: &str,
@@ -97,7 +98,8 @@ impl Runtime {
             return Ok(());
         }
         let result = self.call("delete", ["--force", id], log, |_| {});
-        // State that the runtime was killed over while writing it is not understood even by `delete --force`.
+        // State that the runtime was killed over while writing it is not understood even by `delete
+        // --force`.
         match sys::tree::remove(&self.root.join(id)) {
             Err(e) => result.and(Err(e).at("remove", self.root.join(id))),
             Ok(()) => Ok(()),
@@ -142,8 +144,8 @@ fn said(log: &Path, status: ExitStatus) -> String {
     last_error(log).unwrap_or_else(|| format!("{status}, without a word in {}", log.display()))
 }
 
-/// Looks for one of the system's programs, in the same folders for the daemon, the monitors and every report: what the caller's
-/// `PATH` says must not decide which runtime a domain is made by.
+/// Looks for one of the system's programs, in the same folders for the daemon, the monitors and
+/// every report: what the caller's `PATH` says must not decide which runtime a domain is made by.
 #[must_use]
 pub fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(DEFAULT_PATH).map(|folder| folder.join(name)).find(|program| {
@@ -152,7 +154,8 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// crun refuses every container, with these words, where controllers are spread over both cgroup versions.
+/// crun refuses every container, with these words, where controllers are spread over both cgroup
+/// versions.
 fn works(program: PathBuf) -> std::result::Result<PathBuf, String> {
     let is_crun = program.file_name() == Some(OsStr::new("crun"));
     if is_crun && Cgroups::discover().is_ok_and(|c| c.is_mixed()) {

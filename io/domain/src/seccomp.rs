@@ -1,4 +1,5 @@
-//! The default system-call filter of a container. `docs/adr/0003-what-a-container-is-made-of.md` says what is left out and why.
+//! The default system-call filter of a container. `docs/adr/0003-what-a-container-is-made-of.md`
+//! says what is left out and why.
 
 use crate::error::Result;
 use crate::privilege::capability_name;
@@ -28,7 +29,8 @@ fn profile() -> &'static Profile {
     })
 }
 
-/// The filter for a container that keeps `capabilities`, as the OCI runtime specification's `linux.seccomp`.
+/// The filter for a container that keeps `capabilities`, as the OCI runtime specification's
+/// `linux.seccomp`.
 pub(crate) fn filter(capabilities: &[String]) -> Result<Value> {
     let profile = profile();
     let mut names: Vec<&str> = profile.allow.iter().map(String::as_str).collect();

@@ -1,8 +1,9 @@
 //! Room for starts when the disk of the run directory is full.
 //!
-//! A start makes files of which nobody knows the number beforehand: a root, a bundle, the OCI runtime's state. `RUN/spare` holds bytes and
-//! files for some starts. A start that finds less free than it may need gives up its part of that first, and what there is room for
-//! again is taken back (`docs/adr/0067-room-for-the-control-plane-is-taken-beforehand.md`).
+//! A start makes files of which nobody knows the number beforehand: a root, a bundle, the OCI
+//! runtime's state. `RUN/spare` holds bytes and files for some starts. A start that finds less free
+//! than it may need gives up its part of that first, and what there is room for again is taken back
+//! (`docs/adr/0067-room-for-the-control-plane-is-taken-beforehand.md`).
 
 use crate::layout::Layout;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -12,9 +13,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Starts for which there is room: as many domains as are likely to end while somebody makes room on a disk.
+/// Starts for which there is room: as many domains as are likely to end while somebody makes room
+/// on a disk.
 const STARTS: u64 = 4;
-/// Bytes that one start may need: several times what a container with the root `host` has in the run directory.
+/// Bytes that one start may need: several times what a container with the root `host` has in the
+/// run directory.
 const START_BYTES: u64 = 1024 * 1024;
 /// Files that one start may need: the same has some eighty.
 const START_FILES: u64 = 128;
@@ -81,14 +84,16 @@ fn spare(layout: &Layout) -> Spare {
     Spare { folder: layout.run_dir.join("spare") }
 }
 
-/// Free bytes and files of the file system that a path is on; files are endless where the file system does not count them.
+/// Free bytes and files of the file system that a path is on; files are endless where the file
+/// system does not count them.
 fn free(path: &Path) -> io::Result<(u64, u64)> {
     let there = statvfs(path)?;
     let files = if there.f_files == 0 { u64::MAX } else { there.f_favail };
     Ok((there.f_bavail.saturating_mul(there.f_frsize), files))
 }
 
-/// Takes room for starts, as far as there is any. Where there is less than that, it is said: then it is needed soon.
+/// Takes room for starts, as far as there is any. Where there is less than that, it is said: then
+/// it is needed soon.
 pub(crate) fn keep(layout: &Layout) {
     let _one = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = spare(layout).fill() {

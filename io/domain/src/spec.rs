@@ -6,15 +6,18 @@ use crate::layout::DomainId;
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
-/// Most mounts that one domain may ask for; the kernel's bound is far higher, a mistake is far more likely.
+/// Most mounts that one domain may ask for; the kernel's bound is far higher, a mistake is far more
+/// likely.
 pub const MAX_MOUNTS: usize = 128;
-/// Most bytes of command line and environment together, well under the kernel's 2 MiB, so that `execve` can't refuse.
+/// Most bytes of command line and environment together, well under the kernel's 2 MiB, so that
+/// `execve` can't refuse.
 pub const MAX_COMMAND_BYTES: usize = 1024 * 1024;
 /// Smallest memory limit: what the runtime's own start-up needs inside the domain's cgroup.
 pub const MIN_MEMORY_BYTES: u64 = 8 * 1024 * 1024;
 /// Smallest layer: mount points and the files of `/etc` that are made for each container.
 pub const MIN_LAYER: Layer = Layer { bytes: 1024 * 1024, inodes: 256 };
-/// Smallest limit on processes: the runtime needs several threads inside the cgroup while it starts the command.
+/// Smallest limit on processes: the runtime needs several threads inside the cgroup while it starts
+/// the command.
 pub const MIN_PIDS: u64 = 8;
 
 /// One incarnation of a domain, as it is to be.
@@ -33,11 +36,13 @@ pub struct DomainSpec {
     /// Whether it may write to its root (into a layer of its own that ends with it).
     #[serde(default)]
     pub writable: bool,
-    /// How much its layer may take; absent: the default. What is not writable has a layer of its own size, for mount points.
+    /// How much its layer may take; absent: the default. What is not writable has a layer of its
+    /// own size, for mount points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<Layer>,
-    /// Whether it is in a user namespace of its own, with the machine's numbers and bounds of its own for what the kernel counts by user.
-    /// Only of a container that has not the machine's network.
+    /// Whether it is in a user namespace of its own, with the machine's numbers and bounds of its
+    /// own for what the kernel counts by user. Only of a container that has not the machine's
+    /// network.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub userns: bool,
     /// Program and arguments; empty for an image: the image's own.
@@ -49,7 +54,8 @@ pub struct DomainSpec {
     /// Directories and files of the host that it sees, the daemon's own additions included.
     #[serde(default)]
     pub mounts: Vec<Mount>,
-    /// `NAME`, `UID`, `NAME:GROUP` or `UID:GID`, looked up in the domain's own `/etc/passwd`; absent: the image's user, or root.
+    /// `NAME`, `UID`, `NAME:GROUP` or `UID:GID`, looked up in the domain's own `/etc/passwd`;
+    /// absent: the image's user, or root.
     #[serde(default)]
     pub user: Option<String>,
     /// Its network.
@@ -73,8 +79,8 @@ pub struct DomainSpec {
     /// How it is asked to end.
     #[serde(default)]
     pub stop: Stop,
-    /// The text of its `/etc/resolv.conf`; absent: the machine's with the host's network, none without. A process domain sees
-    /// it bound over the machine's, within its own mount namespace.
+    /// The text of its `/etc/resolv.conf`; absent: the machine's with the host's network, none
+    /// without. A process domain sees it bound over the machine's, within its own mount namespace.
     #[serde(default)]
     pub resolv_conf: Option<String>,
     /// The OCI runtime for containers.
@@ -92,7 +98,8 @@ pub struct DomainSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A process of the machine with a mount namespace, a cgroup and privileges of its own, and the machine's view otherwise.
+    /// A process of the machine with a mount namespace, a cgroup and privileges of its own, and the
+    /// machine's view otherwise.
     Process,
     /// An OCI container.
     Container,
@@ -126,7 +133,8 @@ pub struct Machine {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Root {
-    /// The machine's own system directories, read-only, with an `/etc` made for it and nothing private.
+    /// The machine's own system directories, read-only, with an `/etc` made for it and nothing
+    /// private.
     #[default]
     Host,
     /// A directory that holds a system.
@@ -180,7 +188,8 @@ pub enum RuntimeChoice {
     Crun,
 }
 
-/// A directory or file of the host in the domain's tree; submounts come along, set-user-id bits and devices don't.
+/// A directory or file of the host in the domain's tree; submounts come along, set-user-id bits and
+/// devices don't.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// Path on the host.
@@ -395,7 +404,8 @@ fn check_path(field: &str, path: &Path) -> Result<()> {
     check_node_path(field, path)
 }
 
-/// A path of the node, which is whoever's that wrote the topology: `../data` beside the file is fine.
+/// A path of the node, which is whoever's that wrote the topology: `../data` beside the file is
+/// fine.
 fn check_node_path(field: &str, path: &Path) -> Result<()> {
     let text = path.to_str().is_some_and(|p| !p.contains(['\0', '\n']) && p.len() < 4096);
     if path.is_absolute() && text {

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 /// Version of the status file; another one is not understood and its domain not adopted.
 pub const VERSION: u32 = 1;
 
-/// Room that is kept for the status, in bytes: a page, in which any fits whose outcome is not at great length. How a domain ended can be
-/// written down when the disk is full.
+/// Room that is kept for the status, in bytes: a page, in which any fits whose outcome is not at
+/// great length. How a domain ended can be written down when the disk is full.
 const MAX_STATUS_BYTES: usize = 4096;
 
 /// `status.json`.
@@ -63,7 +63,8 @@ pub enum Phase {
 pub struct Exit {
     /// In which way.
     pub ending: Ending,
-    /// Whether the kernel killed a process of it for want of memory: the main one, or one whose death made it end.
+    /// Whether the kernel killed a process of it for want of memory: the main one, or one whose
+    /// death made it end.
     pub out_of_memory: bool,
     /// When (RFC 3339).
     pub at: String,
@@ -118,7 +119,8 @@ impl ProcessIdentity {
         Ok(Self { pid, start_ticks })
     }
 
-    /// A pidfd of exactly this process; `None` when it is gone, even if another one has its number now.
+    /// A pidfd of exactly this process; `None` when it is gone, even if another one has its number
+    /// now.
     ///
     /// # Errors
     /// When the kernel refuses for another reason, such as a full table of descriptors.
@@ -129,16 +131,18 @@ impl ProcessIdentity {
             Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => return Ok(None),
             Err(error) => return Err(error).doing(format!("open process {}", self.pid)),
         };
-        // The descriptor is of whoever had the number a moment ago. If that was a stranger, it shows another start time,
-        // and if it was ours and died since, a stranger may show his: in both cases the answer is None.
+        // The descriptor is of whoever had the number a moment ago. If that was a stranger, it
+        // shows another start time, and if it was ours and died since, a stranger may show his: in
+        // both cases the answer is None.
         Ok(Self::of(self.pid).ok().filter(|now| now == self).map(|_| descriptor))
     }
 }
 
 impl ProcessIdentity {
-    /// Whether the kernel drops the signal for this process, the first of a pid namespace, because the program never said
-    /// what to do with it: neither handled it, nor blocked it (a blocked one waits for `sigwait` or a signalfd), nor ignored
-    /// it on purpose (such a program ends by itself, and has its time for that). `false` when that can't be told.
+    /// Whether the kernel drops the signal for this process, the first of a pid namespace, because
+    /// the program never said what to do with it: neither handled it, nor blocked it (a blocked one
+    /// waits for `sigwait` or a signalfd), nor ignored it on purpose (such a program ends by
+    /// itself, and has its time for that). `false` when that can't be told.
     pub(crate) fn is_deaf_to(&self, signal: i32) -> bool {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         Self::of(self.pid).is_ok_and(|now| now == *self) && minds(&text, signal) == Some(false)
@@ -197,7 +201,8 @@ impl Status {
     }
 }
 
-/// Writes beside `path`, readable by us only, and renames: a reader sees the old text or the new one.
+/// Writes beside `path`, readable by us only, and renames: a reader sees the old text or the new
+/// one.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec_pretty(value).map_err(std::io::Error::from).at("encode", path)?;
     let temporary = path.with_extension("new");
@@ -208,7 +213,8 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     fs::rename(&temporary, path).at("rename", &temporary)
 }
 
-/// The lock that a monitor holds while it lives; the kernel lets go of it with the process, however it ends.
+/// The lock that a monitor holds while it lives; the kernel lets go of it with the process, however
+/// it ends.
 #[derive(Debug)]
 pub(crate) struct MonitorLock(#[expect(dead_code, reason = "held, never read")] File);
 

@@ -1,4 +1,5 @@
-//! Clearing away: one incarnation, one domain, or everything that a node's daemon and monitors left when all were killed.
+//! Clearing away: one incarnation, one domain, or everything that a node's daemon and monitors left
+//! when all were killed.
 
 use crate::cgroup::Cgroups;
 use crate::discard;
@@ -43,12 +44,14 @@ impl Report {
     }
 }
 
-/// The cgroup below ours that no sweep of domains touches: what the node's registry runs in. Who keeps that ends it.
+/// The cgroup below ours that no sweep of domains touches: what the node's registry runs in. Who
+/// keeps that ends it.
 pub const SPARED_CGROUP: &str = "+etcd";
 
-/// Clears away every domain of this layout that is not in `keep`: their processes (monitors and frontends too), containers, mounts,
-/// cgroups, sockets and files. Logs and unpacked images stay. Doing it again finds nothing to do. Only what is below our
-/// cgroup, our run directory and our runtime root is ever touched.
+/// Clears away every domain of this layout that is not in `keep`: their processes (monitors and
+/// frontends too), containers, mounts, cgroups, sockets and files. Logs and unpacked images stay.
+/// Doing it again finds nothing to do. Only what is below our cgroup, our run directory and our
+/// runtime root is ever touched.
 ///
 /// # Errors
 /// When the machine's mounts can't be read; what could not be cleared away is in the report.
@@ -62,11 +65,13 @@ pub fn sweep(layout: &Layout, keep: &[DomainId]) -> Result<Report> {
         }
     }
     for dc in names(&layout.domains()) {
-        // Who was killed between making it and making the first domain in it left it empty; what is not empty stays.
+        // Who was killed between making it and making the first domain in it left it empty; what is
+        // not empty stays.
         let _ = fs::remove_dir(layout.domains().join(dc));
     }
     if keep.is_empty() {
-        // Nothing of ours is to stay, so whatever is there under a name that no domain can have goes as well.
+        // Nothing of ours is to stay, so whatever is there under a name that no domain can have
+        // goes as well.
         for cgroup in all_but_the_spared(layout, &cgroups) {
             let killed = report.note(cgroups.kill(&cgroup)).unwrap_or(0);
             let removed = report.note(cgroups.remove(&cgroup)).unwrap_or(0);
@@ -101,7 +106,8 @@ pub fn remove(layout: &Layout, dc: &str, name: &str) -> Result<Report> {
     Ok(report)
 }
 
-/// Clears away an incarnation before the next: everything but the directory `inside` and its content.
+/// Clears away an incarnation before the next: everything but the directory `inside` and its
+/// content.
 pub(crate) fn clear_incarnation(layout: &Layout, paths: &DomainPaths) -> Result<()> {
     let mut report = Report::default();
     clear(layout, &Cgroups::discover()?, paths, false, &mut report);
@@ -177,8 +183,8 @@ fn forget_container(layout: &Layout, paths: &DomainPaths, report: &mut Report) {
     }
 }
 
-/// Detaches what is mounted at and below `dir`, and makes sure of it: what is deleted next must not be somebody's files seen
-/// through a mount.
+/// Detaches what is mounted at and below `dir`, and makes sure of it: what is deleted next must not
+/// be somebody's files seen through a mount.
 fn detach(dir: &Path, report: &mut Report) -> Result<()> {
     let list = "/proc/thread-self/mountinfo";
     let below =

@@ -10,7 +10,8 @@ use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Keeps unpacked images from being removed, from before one is unpacked until the domain whose root it is can be seen to have it.
+/// Keeps unpacked images from being removed, from before one is unpacked until the domain whose
+/// root it is can be seen to have it.
 pub(crate) fn hold(images: &Path) -> Result<File> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(images);
     made.at("create", images)?;
@@ -19,8 +20,8 @@ pub(crate) fn hold(images: &Path) -> Result<File> {
     Ok(held)
 }
 
-/// Removes all unpacked images but those that a domain has as its root and those of the digests `kept`. Whoever needs one again
-/// unpacks it again. Gives how many they were.
+/// Removes all unpacked images but those that a domain has as its root and those of the digests
+/// `kept`. Whoever needs one again unpacks it again. Gives how many they were.
 ///
 /// # Errors
 /// A domain of which can't be said what its root is; a tree that can't be removed.

@@ -1,7 +1,8 @@
 //! The bounds of a user namespace: what the kernel counts by user in it.
 //!
-//! The kernel counts in the namespace and in all above it, and bounds each by what is said there. Without a namespace of its own root in a container
-//! shares the counts of the machine's root, and may use all of them up; with one it has a part of them.
+//! The kernel counts in the namespace and in all above it, and bounds each by what is said there.
+//! Without a namespace of its own root in a container shares the counts of the machine's root, and
+//! may use all of them up; with one it has a part of them.
 
 use crate::error::{Context, Error, Result, chain};
 use crate::status::ProcessIdentity;
@@ -11,15 +12,18 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The role that bounds a namespace: a process of one thread, for no other may enter one. `internal-bound-users PID TICKS`.
+/// The role that bounds a namespace: a process of one thread, for no other may enter one.
+/// `internal-bound-users PID TICKS`.
 pub(crate) const ROLE: &str = "internal-bound-users";
-/// Below `/proc/sys/user` of the namespace (namespaces(7)): counts of which it has a part of what the machine's root has.
+/// Below `/proc/sys/user` of the namespace (namespaces(7)): counts of which it has a part of what
+/// the machine's root has.
 const SHARED: [&str; 2] = ["max_inotify_instances", "max_inotify_watches"];
 /// The divisor of that part.
 const PART: u64 = 8;
 /// The same of user namespaces below it: none.
 const NONE: &str = "max_user_namespaces";
-/// Limits of processes that are counted by user: signals that wait, and bytes of message queues, by the names of the OCI specification.
+/// Limits of processes that are counted by user: signals that wait, and bytes of message queues, by
+/// the names of the OCI specification.
 pub(crate) const RLIMITS: [(&str, u64); 2] = [("RLIMIT_SIGPENDING", 4_096), ("RLIMIT_MSGQUEUE", 819_200)];
 
 /// Bounds the user namespace that a process is the first of.

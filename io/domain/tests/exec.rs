@@ -91,7 +91,8 @@ fn it_is_inside_with_the_domains_rights_and_settings() {
     }
 }
 
-/// With the host's network a command ran in the network namespace of whoever called it: traffic went out by another network than the domain's.
+/// With the host's network a command ran in the network namespace of whoever called it: traffic
+/// went out by another network than the domain's.
 #[test]
 fn a_command_has_the_network_of_its_domain_wherever_it_is_called_from() {
     let Some(ground) = ground() else { return };
@@ -144,7 +145,8 @@ fn a_terminal_of_its_own() {
         let mut options = options(&[
             "sh",
             "-c",
-            // The runtime gives the size after the start, with a signal; it must have come before the line is read.
+            // The runtime gives the size after the start, with a signal; it must have come before
+            // the line is read.
             "tty; until stty size | grep '33 77'; do sleep 0.02; done; read line; echo \"got $line\"; exit 9",
         ]);
         (options.tty, options.interactive) = (true, true);
@@ -215,7 +217,8 @@ fn signals_reach_the_command() {
     }
 }
 
-/// Uses up what the domain may have of memory and processes, and begins anew whenever the kernel takes some of it back.
+/// Uses up what the domain may have of memory and processes, and begins anew whenever the kernel
+/// takes some of it back.
 const FILL: &str = "
 import os, signal
 print('up', flush=True)

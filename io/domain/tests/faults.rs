@@ -1,4 +1,5 @@
-//! Deaths at any moment: of the daemon, of the monitor, of everything; and what is there afterwards.
+//! Deaths at any moment: of the daemon, of the monitor, of everything; and what is there
+//! afterwards.
 
 mod ground;
 
@@ -182,7 +183,8 @@ fn killed_at_random_moments_everything_is_swept() {
             .stderr(Stdio::null())
             .spawn()
             .expect("spawn");
-        // tidy(sleep): a random moment is what this test is about: anywhere from before the monitor exists to after the start.
+        // tidy(sleep): a random moment is what this test is about: anywhere from before the monitor
+        // exists to after the start.
         std::thread::sleep(Duration::from_micros(seed.below(250_000)));
         let monitors = domain::Cgroups::discover().expect("cgroups");
         let monitor = monitors.processes(&format!("{}/dc/d+monitor", ground.layout.cgroup_name));
@@ -219,8 +221,9 @@ fn sweeping_leaves_other_nodes_alone() {
     theirs.stop(Some(Duration::ZERO)).expect("stop");
 }
 
-/// A fresh machine's run once stopped here: who is killed between making the folder of a distributed container and that of
-/// its first domain leaves an empty folder, which belongs to no domain that could be cleared.
+/// A fresh machine's run once stopped here: who is killed between making the folder of a
+/// distributed container and that of its first domain leaves an empty folder, which belongs to no
+/// domain that could be cleared.
 #[test]
 fn an_empty_folder_of_a_distributed_container_is_swept() {
     let Some(ground) = ground() else { return };

@@ -35,7 +35,8 @@ fn exit_codes_and_output_of_both_streams() {
 fn death_by_a_signal_is_told_as_such() {
     let Some(ground) = ground() else { return };
     for kind in KINDS {
-        // Process 1 of a pid namespace is deaf to its own signals, so the shell kills itself from outside, as it were.
+        // Process 1 of a pid namespace is deaf to its own signals, so the shell kills itself from
+        // outside, as it were.
         let running = domain::create(&ground.layout, &shell(&ground, kind, "echo up; sleep 1000"), &[]);
         let running = running.expect("create").start().expect("start");
         ground.wait_for_line("d", "up");
@@ -203,7 +204,8 @@ fn the_monitor_is_small() {
     let status = domain::status(&ground.layout, "dc", "d").expect("status").expect("a status");
     let rollup =
         std::fs::read_to_string(format!("/proc/{}/smaps_rollup", status.monitor.pid)).expect("smaps");
-    // Not "Private": pages of a binary that was just built are dirty in the page cache, and no cost of the monitor's.
+    // Not "Private": pages of a binary that was just built are dirty in the page cache, and no cost
+    // of the monitor's.
     let own =
         rollup.lines().find_map(|l| l.strip_prefix("Anonymous:")).and_then(|l| l.trim().strip_suffix(" kB"));
     let own: u64 = own.and_then(|n| n.parse().ok()).expect("a number");
@@ -231,10 +233,12 @@ fn a_flood_of_output_is_kept_within_bounds() {
     );
 }
 
-/// How long a node holds its claims in this test: far longer than a busy machine keeps a thread from running.
+/// How long a node holds its claims in this test: far longer than a busy machine keeps a thread
+/// from running.
 const HOLD: std::time::Duration = std::time::Duration::from_secs(3);
 
-// A daemon that was killed can't end anything; its domains that start elsewhere meanwhile must have ended all the same.
+// A daemon that was killed can't end anything; its domains that start elsewhere meanwhile must have
+// ended all the same.
 #[test]
 fn a_held_domain_goes_on_as_long_as_the_hold_is_renewed_and_ends_with_it() {
     let Some(ground) = ground() else { return };

@@ -72,7 +72,8 @@ fn a_frontend_shares_the_limits_and_dies_with_the_sweep() {
     let mut frontend = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("spawn");
     domain::join_cgroup(&ground.layout, "dc", "d", Part::Frontend, frontend.id()).expect("join");
     assert!(domain::pids_of(&ground.layout, "dc", "d").expect("pids").contains(&frontend.id()));
-    // The end of the domain's own processes is not the frontend's, which may have to say something yet.
+    // The end of the domain's own processes is not the frontend's, which may have to say something
+    // yet.
     running.stop(Some(Duration::ZERO)).expect("stop");
     assert!(frontend.try_wait().expect("try_wait").is_none());
     let report = domain::remove(&ground.layout, "dc", "d").expect("remove");

@@ -1,4 +1,5 @@
-//! A domain of kind `vm`, with a shell in the place of the machine process and this test in the place of its guest.
+//! A domain of kind `vm`, with a shell in the place of the machine process and this test in the
+//! place of its guest.
 
 mod ground;
 

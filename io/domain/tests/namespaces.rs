@@ -1,4 +1,5 @@
-//! Reaching into a domain from outside: mounts that only it sees, sockets in its network, and `/run/tombolo` as it sees it.
+//! Reaching into a domain from outside: mounts that only it sees, sockets in its network, and
+//! `/run/tombolo` as it sees it.
 
 mod ground;
 
@@ -66,7 +67,8 @@ fn a_domain_that_is_gone_can_not_be_entered() {
     assert!(panicked.is_err());
 }
 
-/// At its usual place, the run directory itself is what a process domain must not see. A `/run` of the test's own stands for it.
+/// At its usual place, the run directory itself is what a process domain must not see. A `/run` of
+/// the test's own stands for it.
 #[test]
 fn a_process_domain_sees_its_own_run_tombolo_and_not_the_nodes() {
     let Some(mut ground) = ground() else { return };

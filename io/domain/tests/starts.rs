@@ -29,8 +29,9 @@ fn start_and_end(ground: &Ground, name: &str, round: u32) {
     domain::remove(&ground.layout, "dc", name).expect("remove");
 }
 
-// The end of a domain removed the cgroups above it when they looked empty, in all hierarchies; in some of version 1 only the runtime makes
-// directories, and copied `cpuset.mems` from one that was gone ("openat2 .../cpuset.mems: no such file or directory").
+// The end of a domain removed the cgroups above it when they looked empty, in all hierarchies; in
+// some of version 1 only the runtime makes directories, and copied `cpuset.mems` from one that was
+// gone ("openat2 .../cpuset.mems: no such file or directory").
 #[test]
 fn domains_start_while_others_end_and_are_swept() {
     let Some(ground) = ground() else { return };

@@ -1,4 +1,5 @@
-//! The trees that domains leave in their layers: of any depth and number, and nobody else is kept waiting or falls over it.
+//! The trees that domains leave in their layers: of any depth and number, and nobody else is kept
+//! waiting or falls over it.
 
 mod ground;
 
@@ -34,7 +35,8 @@ fn in_memory() -> Option<(Ground, Memory)> {
 
 const NEST: &str = "import os\nos.chdir('/opt')\nfor _ in range(60000):\n  os.mkdir('d'); os.chdir('d')\n";
 
-// The removal recursed once for each level: the daemon ended by a stack overflow, and each one after it when it swept.
+// The removal recursed once for each level: the daemon ended by a stack overflow, and each one
+// after it when it swept.
 #[test]
 fn a_layer_of_sixty_thousand_levels_is_cleared_away() {
     let Some((ground, _folder)) = in_memory() else { return };
@@ -49,7 +51,8 @@ fn a_layer_of_sixty_thousand_levels_is_cleared_away() {
     ground.sweep_and_assert_clean();
 }
 
-// Layers were in the run directory once; what a daemon of that time left there is swept by this one.
+// Layers were in the run directory once; what a daemon of that time left there is swept by this
+// one.
 #[test]
 fn a_deep_tree_that_an_earlier_daemon_left_is_swept() {
     let Some((ground, _memory)) = in_memory() else { return };
@@ -101,7 +104,8 @@ import time
 time.sleep(1000)
 ";
 
-// The layer was in the run directory, on most machines a tmpfs that all share: `dd` in one container ended what others could start.
+// The layer was in the run directory, on most machines a tmpfs that all share: `dd` in one
+// container ended what others could start.
 #[test]
 fn a_layer_has_a_size_and_a_number_of_files_and_takes_nothing_from_the_run_directory() {
     let Some((ground, memory)) = in_memory() else { return };
@@ -134,7 +138,8 @@ fn a_layer_has_a_size_and_a_number_of_files_and_takes_nothing_from_the_run_direc
     ground.sweep_and_assert_clean();
 }
 
-// What a container writes beyond its memory ends it, and what it wrote with it; the layer is no way around the limit.
+// What a container writes beyond its memory ends it, and what it wrote with it; the layer is no way
+// around the limit.
 #[test]
 fn what_is_written_to_a_layer_is_charged_to_the_domain() {
     let Some((ground, _memory)) = in_memory() else { return };

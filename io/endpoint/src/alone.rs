@@ -1,4 +1,5 @@
-//! Buffers by hand, between endpoints that have no daemon: for tests and benches. Whoever hands a grant over does what the daemon would.
+//! Buffers by hand, between endpoints that have no daemon: for tests and benches. Whoever hands a
+//! grant over does what the daemon would.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,7 +51,8 @@ impl Endpoint {
         Ok(self.buffer_over(store, bytes, access, None))
     }
 
-    /// Grants such a buffer, under a number that no other grant of the taker has. Nothing is told to anybody: hand over what is returned.
+    /// Grants such a buffer, under a number that no other grant of the taker has. Nothing is told
+    /// to anybody: hand over what is returned.
     ///
     /// # Errors
     /// See [`GrantError`]; [`GrantError::Unasked`] where the buffer is the daemon's.

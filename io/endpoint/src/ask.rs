@@ -18,7 +18,8 @@ pub enum AskError {
     /// The request failed.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The endpoint that may have received it has ended, and its successor does not know of its replies: it is not known whether the request took effect.
+    /// The endpoint that may have received it has ended, and its successor does not know of its
+    /// replies: it is not known whether the request took effect.
     #[error(
         "endpoint {before} may have received the request, and has ended; {successor} does not know of it: it is not known whether it took effect"
     )]
@@ -58,7 +59,8 @@ impl Ask {
         }
     }
 
-    /// Whether this is still the one that may have received it: the daemon does not know yet that it has ended.
+    /// Whether this is still the one that may have received it: the daemon does not know yet that
+    /// it has ended.
     fn is_no_successor(&self, to: Address) -> bool {
         self.received_by.is_some_and(|before| to.slot == before.slot && to.generation <= before.generation)
     }
@@ -66,7 +68,8 @@ impl Ask {
     /// The endpoint that was asked is gone: looks for the next one that has the name.
     fn look_again(&mut self) {
         if let Some(request) = self.request.as_ref().filter(|request| !request.is_withdrawn()) {
-            // Whoever continues the first one that may have received it knows of the later ones, too.
+            // Whoever continues the first one that may have received it knows of the later ones,
+            // too.
             self.received_by = self.received_by.or(Some(request.to()));
         }
         self.find = Some(Find::new(self.name.as_str(), true));
@@ -74,9 +77,11 @@ impl Ask {
 }
 
 impl Endpoint {
-    /// Sends a request to whoever has the name, and waits for the reply, whose payload, of at most `takes` bytes, replaces what is in `into`. Waits until the
-    /// name is bound. If whoever was asked dies or is superseded, the request is sent again to the backup that takes over, under the same number: it is
-    /// answered once. To a successor that took nothing over it is sent again only if it was not received before.
+    /// Sends a request to whoever has the name, and waits for the reply, whose payload, of at most
+    /// `takes` bytes, replaces what is in `into`. Waits until the name is bound. If whoever was
+    /// asked dies or is superseded, the request is sent again to the backup that takes over, under
+    /// the same number: it is answered once. To a successor that took nothing over it is sent again
+    /// only if it was not received before.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -111,7 +116,8 @@ impl Endpoint {
         }
     }
 
-    /// A step of a request to a name. Pass the same payload each time; `late`: the call's deadline has passed.
+    /// A step of a request to a name. Pass the same payload each time; `late`: the call's deadline
+    /// has passed.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -146,7 +152,8 @@ impl Endpoint {
         }
     }
 
-    /// Gives a request up that will not be stepped any more. True: it was received, or that is not known.
+    /// Gives a request up that will not be stepped any more. True: it was received, or that is not
+    /// known.
     pub fn cancel_ask(&mut self, call: &mut Ask) -> bool {
         let received = call.received_by.is_some();
         match (&mut call.find, &mut call.request) {

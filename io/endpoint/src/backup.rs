@@ -1,4 +1,5 @@
-//! A backup of an endpoint: it takes what the primary hands over, and the primary's place when that one dies.
+//! A backup of an endpoint: it takes what the primary hands over, and the primary's place when that
+//! one dies.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,10 +18,12 @@ use crate::member::{Answer, BindError, RETRY, Ticket, bind_backup, on_wire};
 use crate::moving::queued;
 use crate::{Endpoint, Failed, Find, FindError, Options, Step};
 
-/// So long the name of a primary that has hung up may be taken: by then the daemon has seen that its connection has ended, unless the primary lives.
+/// So long the name of a primary that has hung up may be taken: by then the daemon has seen that
+/// its connection has ended, unless the primary lives.
 const STILL_THERE_FOR: Duration = Duration::from_secs(2);
 
-/// Bytes of messages that an endpoint may bring along when it moves: full windows of 500 pairs of the default size.
+/// Bytes of messages that an endpoint may bring along when it moves: full windows of 500 pairs of
+/// the default size.
 const QUEUED_BYTES_MAX: usize = 64 << 20;
 /// Bytes that a message counts for beside its payload.
 const QUEUED_OVERHEAD_BYTES: usize = 64;
@@ -36,7 +39,8 @@ pub enum BackupError {
     TakenOver,
 }
 
-/// A backup of an endpoint. It is one while its program is in [`Backup::wait`], which it should be all the time: the primary's replies wait for it.
+/// A backup of an endpoint. It is one while its program is in [`Backup::wait`], which it should be
+/// all the time: the primary's replies wait for it.
 #[derive(Debug)]
 pub struct Backup {
     /// `None`: it has taken over.
@@ -63,7 +67,8 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// Becomes a backup of the endpoint of this name, which need not be bound yet. The daemon has to be there.
+    /// Becomes a backup of the endpoint of this name, which need not be bound yet. The daemon has
+    /// to be there.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -112,7 +117,8 @@ impl Backup {
         self.replies.state()
     }
 
-    /// Takes the primary's place at the next [`Backup::wait`], whether or not that one lives: it is superseded, and no reply of it counts any more.
+    /// Takes the primary's place at the next [`Backup::wait`], whether or not that one lives: it is
+    /// superseded, and no reply of it counts any more.
     pub fn promote(&mut self) {
         self.supersedes = true;
     }
@@ -134,11 +140,13 @@ impl Backup {
         })
     }
 
-    /// Waits until this backup has its primary's place: then it returns the endpoint, which has its primary's name, the state that was handed over
-    /// last, and the replies that callers may ask for once more. `None`: the time was over first.
+    /// Waits until this backup has its primary's place: then it returns the endpoint, which has its
+    /// primary's name, the state that was handed over last, and the replies that callers may ask
+    /// for once more. `None`: the time was over first.
     ///
     /// # Errors
-    /// See [`BackupError`]. [`Failed::Ended`]: the topology does not let this program be a backup any more.
+    /// See [`BackupError`]. [`Failed::Ended`]: the topology does not let this program be a backup
+    /// any more.
     pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Option<Endpoint>, Failed<BackupError>> {
         loop {
             let endpoint = self.endpoint.as_mut().ok_or(Failed::Call(BackupError::TakenOver))?;
@@ -152,8 +160,9 @@ impl Backup {
             }
             // END: first whether the primary lives, then what it did.
             let primary = self.primary.filter(|primary| endpoint.pairs.is_alive(*primary));
-            // Whoever asks for the primary's place takes nothing of it any more: what it hands over now, it does not release.
-            // And what one says that was introduced a moment ago, counts once it is known to be the primary.
+            // Whoever asks for the primary's place takes nothing of it any more: what it hands over
+            // now, it does not release. And what one says that was introduced a moment ago, counts
+            // once it is known to be the primary.
             let looks = self.primary.is_some() && (self.asked.is_none() || primary.is_none());
             if looks {
                 self.take_all()?;
@@ -212,7 +221,8 @@ impl Backup {
         }
     }
 
-    /// Keeps what is queued for the endpoint, which moves here, within a bound: a primary that hands over more stays where it is.
+    /// Keeps what is queued for the endpoint, which moves here, within a bound: a primary that
+    /// hands over more stays where it is.
     fn queue(&mut self, queued: (Received, Vec<u8>)) {
         self.queued_bytes += QUEUED_OVERHEAD_BYTES + queued.1.len();
         self.queued.push_back(queued);

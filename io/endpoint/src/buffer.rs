@@ -90,7 +90,8 @@ pub(crate) fn on_old_kernels(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
 }
 
-/// Memory of an endpoint, which it grants to others: to be read by them, or to be written. Dropping it revokes its grants.
+/// Memory of an endpoint, which it grants to others: to be read by them, or to be written. Dropping
+/// it revokes its grants.
 ///
 /// Memory that others may write may change at any time, also while it is read.
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use crate::waiting::Patience;
 use crate::{Endpoint, Failed};
 
 impl Endpoint {
-    /// Sends a message and waits until it is received: a rendezvous. A message whose sender was told otherwise is never received.
+    /// Sends a message and waits until it is received: a rendezvous. A message whose sender was
+    /// told otherwise is never received.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -32,7 +33,8 @@ impl Endpoint {
         self.or_cancel(done, |logic| logic.cancel_send(&mut call))
     }
 
-    /// Sends a message, and waits only until there is room for it. It may be held back for a while: see [`crate::Options::batch_bytes`].
+    /// Sends a message, and waits only until there is room for it. It may be held back for a while:
+    /// see [`crate::Options::batch_bytes`].
     ///
     /// # Errors
     /// See [`SendError`].
@@ -78,7 +80,8 @@ impl Endpoint {
         Ok(self.tell_trouble()?)
     }
 
-    /// Sends a request and waits for the reply, whose payload, of at most `takes` bytes, replaces what is in `into`.
+    /// Sends a request and waits for the reply, whose payload, of at most `takes` bytes, replaces
+    /// what is in `into`.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -98,7 +101,8 @@ impl Endpoint {
         self.or_cancel(done, |logic| logic.cancel_request(&mut call))
     }
 
-    /// Receives; the payload replaces what is in `into`. Peers take turns: one that floods costs the others their turn and no more.
+    /// Receives; the payload replaces what is in `into`. Peers take turns: one that floods costs
+    /// the others their turn and no more.
     ///
     /// # Errors
     /// See [`ReceiveError`].
@@ -166,8 +170,8 @@ impl Endpoint {
         }
     }
 
-    /// Answers a request. It waits for nobody but this endpoint's backups, which have to take the reply before it is released. `Ok`: the requester was waiting
-    /// then.
+    /// Answers a request. It waits for nobody but this endpoint's backups, which have to take the
+    /// reply before it is released. `Ok`: the requester was waiting then.
     ///
     /// # Errors
     /// See [`ReplyError`].
@@ -191,7 +195,8 @@ impl Endpoint {
         self.pairs.logic.relay(asked, to, tag, payload).map_err(Failed::Call)
     }
 
-    /// Sets bits at a peer, which receives all that were set since the last time together, and finds what was sent to it before. It never waits.
+    /// Sets bits at a peer, which receives all that were set since the last time together, and
+    /// finds what was sent to it before. It never waits.
     ///
     /// # Errors
     /// See [`NotifyError`].
@@ -202,8 +207,8 @@ impl Endpoint {
         self.pairs.logic.notify(to, bits).map_err(Failed::Call)
     }
 
-    /// Reads the daemon's news where a peer is unknown or lacks the right: an introduction, or a change of rights, may lie unread in
-    /// the daemon's socket.
+    /// Reads the daemon's news where a peer is unknown or lacks the right: an introduction, or a
+    /// change of rights, may lie unread in the daemon's socket.
     #[inline]
     pub(crate) fn meet(&mut self, peer: Address, may: fn(&Rights) -> bool) -> Result<(), Trouble> {
         if self.member.is_some() && !self.pairs.logic.rights(peer).is_ok_and(|rights| may(&rights)) {

@@ -1,4 +1,5 @@
-//! Copying from what was granted, and to it: one `memcpy`, with a look at the grant's state before and after.
+//! Copying from what was granted, and to it: one `memcpy`, with a look at the grant's state before
+//! and after.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -26,12 +27,15 @@ mod own;
 #[cfg(test)]
 mod tests;
 
-/// After so many copies the daemon's news are looked at: who copies only never waits, and would not hear that an owner has ended.
+/// After so many copies the daemon's news are looked at: who copies only never waits, and would not
+/// hear that an owner has ended.
 const COPIES_PER_LOOK: u64 = 64;
 
-/// Attempts that do not look at the clock: to find that a grant is not mapped, to copy, and to follow one move.
+/// Attempts that do not look at the clock: to find that a grant is not mapped, to copy, and to
+/// follow one move.
 const ATTEMPTS_FREE: u32 = 3;
-/// How long it is asked for a grant whose node can't be reached, or does not answer: as long as a link that is cut is waited for.
+/// How long it is asked for a grant whose node can't be reached, or does not answer: as long as a
+/// link that is cut is waited for.
 const UNREACHED: Duration = Duration::from_millis(wire::proxy::PATIENCE_MS);
 
 /// Why a copy was not made in time.
@@ -63,17 +67,19 @@ pub enum CopyError {
         /// The daemon's message.
         message: String,
     },
-    /// It was taken back. Some bytes may have been copied; what was copied to the buffer does not show in it, unless it did before.
+    /// It was taken back. Some bytes may have been copied; what was copied to the buffer does not
+    /// show in it, unless it did before.
     #[error("grant {0} is over: its owner has revoked it, or freed the buffer")]
     Revoked(GrantId),
     /// Its owner has ended.
     #[error("grant {0} is over: its owner has ended")]
     Dead(GrantId),
-    /// The time was over while the buffer moved, or the daemon was asked. Nothing was copied, or what was copied does not count.
+    /// The time was over while the buffer moved, or the daemon was asked. Nothing was copied, or
+    /// what was copied does not count.
     #[error("grant {0} could not be copied in time: {1}")]
     TimedOut(GrantId, &'static str),
-    /// The buffer is on another node, which does not say whether the bytes were written: the link to it is cut, or slow, or has ended. They may still be
-    /// written, in part or whole.
+    /// The buffer is on another node, which does not say whether the bytes were written: the link
+    /// to it is cut, or slow, or has ended. They may still be written, in part or whole.
     #[error(
         "it is not known whether the buffer of grant {0}, on another node, was written: the link to that node is cut, slow, or has ended"
     )]
@@ -119,7 +125,8 @@ impl CopyError {
 pub struct Borrow {
     grant: GrantId,
     asked: Option<Ticket>,
-    /// The daemon still names the buffer that the owner is leaving; over which connection it said so.
+    /// The daemon still names the buffer that the owner is leaving; over which connection it said
+    /// so.
     awaits_move: Option<u64>,
     again_at: Option<Instant>,
     /// Since when the node of its owner can't be reached.
@@ -173,7 +180,8 @@ impl Memory {
         }
         let length = usize::try_from(found).map_err(|error| error.to_string())?;
         let text = |error: std::io::Error| error.to_string();
-        // What the owner has not taken memory for would be taken, and paid for, by us: then only what is copied is touched.
+        // What the owner has not taken memory for would be taken, and paid for, by us: then only
+        // what is copied is touched.
         let is_filled = memfd::taken_bytes(&memories.data).map_err(text)? >= found;
         let data = match access {
             Access::Read => {
@@ -238,7 +246,8 @@ enum Verdict {
 }
 
 impl Endpoint {
-    /// Copies bytes of a granted buffer, from `offset` on. `deadline`: while its owner is about to move it, and for the daemon's answer at the first use.
+    /// Copies bytes of a granted buffer, from `offset` on. `deadline`: while its owner is about to
+    /// move it, and for the daemon's answer at the first use.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -253,7 +262,8 @@ impl Endpoint {
         self.copy_bytes(from, offset, Way::In(into), deadline)
     }
 
-    /// Copies bytes to a buffer that was granted to be written. What a copy has written that ended well is in the buffer, whatever its owner does then.
+    /// Copies bytes to a buffer that was granted to be written. What a copy has written that ended
+    /// well is in the buffer, whatever its owner does then.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -281,8 +291,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes a copy where the memory of a grant is, from an offset in it on, once or again, until the grant stands after it. `work` says whether the memory is
-    /// good for it.
+    /// Makes a copy where the memory of a grant is, from an offset in it on, once or again, until
+    /// the grant stands after it. `work` says whether the memory is good for it.
     #[inline]
     fn on_memory(
         &mut self,
@@ -345,7 +355,8 @@ impl Endpoint {
             if self.loans.find(from).is_some() || self.loans.find(to).is_some() {
                 return self.copy_across((from, from_offset), (to, to_offset), length, deadline);
             }
-            // Not there: the time it took to get hold of the other one was enough for this one to go.
+            // Not there: the time it took to get hold of the other one was enough for this one to
+            // go.
             let (Some(source), Some(target)) =
                 (self.borrowings.find(from).cloned(), self.borrowings.find(to).cloned())
             else {
@@ -368,7 +379,8 @@ impl Endpoint {
         }
     }
 
-    /// Copies between ranges that overlap: by way of memory of our own, so that a buffer that moves meanwhile does no harm.
+    /// Copies between ranges that overlap: by way of memory of our own, so that a buffer that moves
+    /// meanwhile does no harm.
     fn copy_inside(
         &mut self,
         (from, from_offset): (GrantId, u64),
@@ -447,8 +459,9 @@ impl Endpoint {
         }
     }
 
-    /// A step of getting hold of a grant, which does not wait: after it, a copy does not ask the daemon. `late`: its deadline has passed.
-    /// [`Endpoint::descriptor`] becomes readable when another step is worth it.
+    /// A step of getting hold of a grant, which does not wait: after it, a copy does not ask the
+    /// daemon. `late`: its deadline has passed. [`Endpoint::descriptor`] becomes readable when
+    /// another step is worth it.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -576,8 +589,9 @@ impl Endpoint {
         memories: &Memories,
         life: u64,
     ) -> Result<Step<Granted>, Failed<CopyError>> {
-        // Only what came after this answer can have told of a move: the question made the daemon forget what came before, and the answer would name another
-        // buffer if it had moved by then. Both may have come at once.
+        // Only what came after this answer can have told of a move: the question made the daemon
+        // forget what came before, and the answer would name another buffer if it had moved by
+        // then. Both may have come at once.
         let same = self
             .borrowings
             .find(call.grant)

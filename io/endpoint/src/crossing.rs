@@ -1,4 +1,5 @@
-//! Copies from and to buffers of other nodes: over a loan, in steps, and between two grants of which one is far.
+//! Copies from and to buffers of other nodes: over a loan, in steps, and between two grants of
+//! which one is far.
 
 use std::time::Instant;
 
@@ -12,7 +13,8 @@ use crate::loans::{Crossed, Crossing, Failure};
 use crate::member::{Member, RETRY};
 use crate::{Endpoint, Failed, Step};
 
-/// Bytes that are copied at a time between two grants of which one is of another node: so a copy of any length takes so much memory.
+/// Bytes that are copied at a time between two grants of which one is of another node: so a copy of
+/// any length takes so much memory.
 const BOUNCE_BYTES: usize = 1024 * 1024;
 
 /// A copy from or to one grant, in steps ([`Endpoint::step_copy_in`], [`Endpoint::step_copy_out`]).
@@ -33,8 +35,9 @@ impl Copying {
     }
 }
 
-/// A copy between two grants, or a grant and a buffer of one's own, of which one has its memory on another node, piece by piece: where each stands, and how
-/// long it is. Of ranges that overlap the end comes first that is not written before it was read.
+/// A copy between two grants, or a grant and a buffer of one's own, of which one has its memory on
+/// another node, piece by piece: where each stands, and how long it is. Of ranges that overlap the
+/// end comes first that is not written before it was read.
 #[derive(Debug)]
 pub struct Pieces {
     from: u64,
@@ -79,7 +82,8 @@ impl Pieces {
     /// Of a copy from a buffer of one's own.
     ///
     /// # Errors
-    /// [`CopyError::OutOfRange`], [`CopyError::NotWritable`]: before anything is written; [`Failed::Forked`].
+    /// [`CopyError::OutOfRange`], [`CopyError::NotWritable`]: before anything is written;
+    /// [`Failed::Forked`].
     pub fn from_own(
         (own, from): (&Buffer, u64),
         (target, to): (&Granted, u64),
@@ -118,8 +122,9 @@ impl Iterator for Pieces {
 }
 
 impl Endpoint {
-    /// Copies between two grants of which one is of another node, by way of memory of our own. Ranges that overlap arrive as they were before, because the copy
-    /// begins at the end that is not written first.
+    /// Copies between two grants of which one is of another node, by way of memory of our own.
+    /// Ranges that overlap arrive as they were before, because the copy begins at the end that is
+    /// not written first.
     pub(crate) fn copy_across(
         &mut self,
         (from, from_offset): (GrantId, u64),
@@ -139,7 +144,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether a grant that this endpoint has got hold of ([`Endpoint::step_borrow`]) has its memory on another node.
+    /// Whether a grant that this endpoint has got hold of ([`Endpoint::step_borrow`]) has its
+    /// memory on another node.
     pub fn is_elsewhere(&mut self, grant: GrantId) -> bool {
         self.loans.find(grant).is_some()
     }
@@ -181,8 +187,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A step of a copy of bytes of a granted buffer, which does not wait: pass the same place each time. `late`: its deadline has passed.
-    /// [`Endpoint::descriptor`] becomes readable when another step is worth it.
+    /// A step of a copy of bytes of a granted buffer, which does not wait: pass the same place each
+    /// time. `late`: its deadline has passed. [`Endpoint::descriptor`] becomes readable when
+    /// another step is worth it.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -284,7 +291,8 @@ impl Endpoint {
             self.loans.remove(grant, &self.pairs);
         }
         match crossed {
-            // Of an owner that has ended after the daemon that would have said so, its channel tells.
+            // Of an owner that has ended after the daemon that would have said so, its channel
+            // tells.
             Ok(Crossed::Good) if owner.is_some_and(|owner| self.is_dead(owner)) => {
                 self.loans.remove(grant, &self.pairs);
                 Err(Failed::Call(CopyError::Dead(grant)))
@@ -296,7 +304,8 @@ impl Endpoint {
         }
     }
 
-    /// Gives up a copy that will not be stepped any more. Of one to another node, bytes may still be written.
+    /// Gives up a copy that will not be stepped any more. Of one to another node, bytes may still
+    /// be written.
     pub fn cancel_copy(&mut self, call: &mut Copying) {
         self.cancel_borrow(&mut call.borrow);
         if self.loans.find(call.grant).is_some_and(|loan| loan.is_busy()) {

@@ -24,12 +24,14 @@ pub struct Options {
     pub control: Option<PathBuf>,
     /// When to spin before sleeping.
     pub spin: SpinPolicy,
-    /// Bytes up to which buffered messages to one peer are held back, so that it is shown, and woken for, many at once; at most a quarter of a
-    /// pair's ring. 0: each shows at once. Whatever waits, and [`Endpoint::flush`], shows what was held back.
+    /// Bytes up to which buffered messages to one peer are held back, so that it is shown, and
+    /// woken for, many at once; at most a quarter of a pair's ring. 0: each shows at once. Whatever
+    /// waits, and [`Endpoint::flush`], shows what was held back.
     pub batch_bytes: usize,
 }
 
-/// An endpoint of a distributed container. It makes one call at a time. Dropping it ends it: peers find it dead.
+/// An endpoint of a distributed container. It makes one call at a time. Dropping it ends it: peers
+/// find it dead.
 #[derive(Debug)]
 pub struct Endpoint {
     pub(crate) pairs: Pairs,
@@ -72,7 +74,8 @@ pub struct Peer<'e> {
 }
 
 impl Endpoint {
-    /// An endpoint without a daemon, which knows nobody: for tests, and for those who introduce by hand.
+    /// An endpoint without a daemon, which knows nobody: for tests, and for those who introduce by
+    /// hand.
     ///
     /// # Errors
     /// [`Failed::System`].
@@ -105,7 +108,8 @@ impl Endpoint {
         })
     }
 
-    /// Introduces a peer by hand, over one end of a channel in messages mode that was made for this pair alone. Who was in its place before is parted from.
+    /// Introduces a peer by hand, over one end of a channel in messages mode that was made for this
+    /// pair alone. Who was in its place before is parted from.
     ///
     /// # Errors
     /// See [`IntroduceError`].
@@ -203,8 +207,8 @@ impl Endpoint {
         Ok(self.interrupter.insert(interrupter).clone())
     }
 
-    /// For event loops: becomes readable when another step ([`Endpoint::step_receive`] and its like) is worth it, or a try after
-    /// [`Endpoint::prepare`].
+    /// For event loops: becomes readable when another step ([`Endpoint::step_receive`] and its
+    /// like) is worth it, or a try after [`Endpoint::prepare`].
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.pairs.descriptor()

@@ -27,7 +27,8 @@ pub enum Failed<E> {
         "this endpoint belongs to the process that bound it, of which this process is a fork: bind one of its own"
     )]
     Forked,
-    /// The daemon has ended this endpoint: its name is gone from the topology, or another has it. Bind again.
+    /// The daemon has ended this endpoint: its name is gone from the topology, or another has it.
+    /// Bind again.
     #[error("this endpoint has ended: {why}")]
     Ended {
         /// The daemon's reason.

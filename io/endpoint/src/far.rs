@@ -45,7 +45,8 @@ impl StandIn {
         self.logic.hear(said, say)
     }
 
-    /// Says that nobody looks until the doorbell rings; then make a turn. True: it may fail to ring, so look again before long.
+    /// Says that nobody looks until the doorbell rings; then make a turn. True: it may fail to
+    /// ring, so look again before long.
     pub fn listen(&mut self) -> bool {
         self.common.set_nap(false);
         self.logic.listen();
@@ -63,7 +64,8 @@ impl StandIn {
         self.logic.link().end().doorbell()
     }
 
-    /// Takes off what rang, and notices the death of the endpoint's program. What the kernel has refused comes back here.
+    /// Takes off what rang, and notices the death of the endpoint's program. What the kernel has
+    /// refused comes back here.
     ///
     /// # Errors
     /// The text of what the kernel says.

@@ -170,7 +170,8 @@ impl GrantError {
 /// The daemon to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Daemon {
-    /// The one that this connection leads to: what is asked for concerns things that no other knows.
+    /// The one that this connection leads to: what is asked for concerns things that no other
+    /// knows.
     Of(u64),
     /// The one that is there, or the next one.
     Any,
@@ -219,7 +220,8 @@ impl Endpoint {
         }
     }
 
-    /// A buffer of `bytes` bytes, all zero. `access`: what others may do with it, once it is granted to them.
+    /// A buffer of `bytes` bytes, all zero. `access`: what others may do with it, once it is
+    /// granted to them.
     ///
     /// # Errors
     /// See [`BufferError`].
@@ -270,7 +272,8 @@ impl Endpoint {
         }
     }
 
-    /// Frees a buffer at the daemon now. Dropping it does the same, with this endpoint's next look at the daemon's connection.
+    /// Frees a buffer at the daemon now. Dropping it does the same, with this endpoint's next look
+    /// at the daemon's connection.
     ///
     /// # Errors
     /// See [`BufferError`]; the buffer's grants have ended all the same.
@@ -297,7 +300,8 @@ impl Endpoint {
         }
     }
 
-    /// Grants a buffer to another endpoint. That one needs the grant's number: send it in a message.
+    /// Grants a buffer to another endpoint. That one needs the grant's number: send it in a
+    /// message.
     ///
     /// # Errors
     /// See [`GrantError`].
@@ -379,8 +383,9 @@ impl Endpoint {
         }
     }
 
-    /// Takes a grant back. From here on nothing that the one who had it does shows in this buffer, nor does what this endpoint writes to the buffer show
-    /// to that one. The buffer moves to other memory for that; other grants of it go on.
+    /// Takes a grant back. From here on nothing that the one who had it does shows in this buffer,
+    /// nor does what this endpoint writes to the buffer show to that one. The buffer moves to other
+    /// memory for that; other grants of it go on.
     ///
     /// It never fails because the daemon is away: then all grants of the buffer end with this one.
     ///
@@ -407,7 +412,8 @@ impl Endpoint {
             let ends = !follow || Some(given.grant) == over;
             buffer.store.set(given.place, if ends { State::Revoked } else { State::Moved });
         }
-        // REVOKE: whose copy ends well has looked at its state before this, so we see all that it wrote.
+        // REVOKE: whose copy ends well has looked at its state before this, so we see all that it
+        // wrote.
         fence(Ordering::SeqCst);
         copy_between(&buffer.store.data, 0, &fresh.data, 0, buffer.len());
         let left = std::mem::replace(&mut buffer.store, fresh);
@@ -426,7 +432,8 @@ impl Endpoint {
         Ok(done?)
     }
 
-    /// Memory to move to: that of the daemon, or else our own, if the buffer need not be granted again.
+    /// Memory to move to: that of the daemon, or else our own, if the buffer need not be granted
+    /// again.
     fn fresh(&mut self, buffer: &Buffer, to_grant: bool) -> Result<Store, Failed<GrantError>> {
         let life = self.member.as_ref().filter(|member| member.is_up()).map(Member::life);
         if to_grant || life.is_some() {

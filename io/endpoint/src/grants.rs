@@ -11,7 +11,8 @@ use sys::view::View;
 use wire::grants::State;
 use wire::ipc::Address;
 
-/// Grants that are kept mapped; the one that was not used for the longest time goes first, and comes again when it is used.
+/// Grants that are kept mapped; the one that was not used for the longest time goes first, and
+/// comes again when it is used.
 const MAPPED_MAX: usize = 256;
 
 /// Number of a grant: the owner sends it to the one it has granted a buffer to.
@@ -176,7 +177,8 @@ impl Borrowings {
     }
 }
 
-/// Numbers of buffers that were dropped, for the endpoint to free at the daemon. A buffer does not know its endpoint.
+/// Numbers of buffers that were dropped, for the endpoint to free at the daemon. A buffer does not
+/// know its endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Freed(Arc<Dropped>);
 

@@ -1,7 +1,8 @@
 //! A primary hands its backups what it is about to reply, and its state.
 //!
-//! A reply is released only after each backup that is relied upon has taken it, by a rendezvous: so it is in the backup's process, and a backup that has taken
-//! its primary's place takes nothing any more. Before the primary goes on without one, that one is told so, and the daemon.
+//! A reply is released only after each backup that is relied upon has taken it, by a rendezvous: so
+//! it is in the backup's process, and a backup that has taken its primary's place takes nothing any
+//! more. Before the primary goes on without one, that one is told so, and the daemon.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,8 @@ use crate::failed::Trouble;
 use crate::member::{Answer, on_wire};
 use crate::{Endpoint, Failed};
 
-/// How long a backup may take to receive what it is handed. Its callers wait so long for a backup that hangs, once; a backup that computes for a moment is
-/// not parted from.
+/// How long a backup may take to receive what it is handed. Its callers wait so long for a backup
+/// that hangs, once; a backup that computes for a moment is not parted from.
 pub(crate) const TAKE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a state was not handed over.
@@ -34,8 +35,9 @@ pub enum StateError {
 }
 
 impl Endpoint {
-    /// As [`Endpoint::reply`], and hands over whatever a backup has to know to go on from here, which replaces what was handed over before. A backup has both
-    /// the reply and the state, or neither: so what the request changed of the state is changed once, whoever answers it.
+    /// As [`Endpoint::reply`], and hands over whatever a backup has to know to go on from here,
+    /// which replaces what was handed over before. A backup has both the reply and the state, or
+    /// neither: so what the request changed of the state is changed once, whoever answers it.
     ///
     /// # Errors
     /// See [`ReplyError`].
@@ -53,7 +55,8 @@ impl Endpoint {
         self.reply_after_backups(asked, tag, payload, Some(state))
     }
 
-    /// Hands over what a backup has to know to go on, without a reply. Backups that come later are told as well.
+    /// Hands over what a backup has to know to go on, without a reply. Backups that come later are
+    /// told as well.
     ///
     /// # Errors
     /// See [`StateError`].
@@ -97,7 +100,8 @@ impl Endpoint {
         self.pairs.logic.reply(asked, tag, payload).map_err(Failed::Call)
     }
 
-    /// Has every backup take a record, or goes on without it. When this comes back nobody can take this endpoint's place without knowing of the record.
+    /// Has every backup take a record, or goes on without it. When this comes back nobody can take
+    /// this endpoint's place without knowing of the record.
     fn hand_to_all(&mut self, record: Record) -> Result<(), Trouble> {
         self.bring_up_backups()?;
         let bytes = record.to_bytes();
@@ -156,8 +160,9 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// Goes on without a backup. The backup is told in memory that both share, so that it knows even if the daemon and this process die; and the daemon
-    /// is asked, because it may have let the backup take this endpoint's place a moment ago.
+    /// Goes on without a backup. The backup is told in memory that both share, so that it knows
+    /// even if the daemon and this process die; and the daemon is asked, because it may have let
+    /// the backup take this endpoint's place a moment ago.
     pub(crate) fn release(&mut self, backup: Address) -> Result<(), Trouble> {
         // One that is dead hears of it no more.
         let _gone = self.pairs.logic.notify(backup, NOTICE_RELEASED);
@@ -188,7 +193,8 @@ impl Endpoint {
         }
     }
 
-    /// Answers a request that was answered before, by this endpoint or by one whose place it has taken. True: there is nothing left to do.
+    /// Answers a request that was answered before, by this endpoint or by one whose place it has
+    /// taken. True: there is nothing left to do.
     pub(crate) fn answers_again(&mut self, received: &Received) -> bool {
         let Content::Request { asked, .. } = received.content else { return false };
         if self.replies.is_empty() {
@@ -201,7 +207,8 @@ impl Endpoint {
     }
 }
 
-/// Drops errors of a call to a backup that concern only that call; returns those that concern this endpoint.
+/// Drops errors of a call to a backup that concern only that call; returns those that concern this
+/// endpoint.
 fn unless_of_the_call(failed: Failed<SendError>) -> Result<(), Trouble> {
     Err(match failed {
         Failed::Call(_) | Failed::Daemon(_) => return Ok(()),

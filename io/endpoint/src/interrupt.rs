@@ -9,7 +9,8 @@ use sys::eventfd::Eventfd;
 
 use crate::Endpoint;
 
-/// Ends the call that waits now, in whatever thread, and all later ones, with [`crate::Failed::Interrupted`].
+/// Ends the call that waits now, in whatever thread, and all later ones, with
+/// [`crate::Failed::Interrupted`].
 #[derive(Clone, Debug)]
 pub struct Interrupter(Arc<Flag>);
 

@@ -1,4 +1,5 @@
-//! The memory of a granted buffer, for one who copies from and to it on behalf of an endpoint of another node.
+//! The memory of a granted buffer, for one who copies from and to it on behalf of an endpoint of
+//! another node.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -44,7 +45,8 @@ impl Lent for Mapped {
 
     fn write(&self, offset: u64, from: &[u8]) {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        // Nothing is written to what was granted to be read: the logic has seen to it, and a view can't be written.
+        // Nothing is written to what was granted to be read: the logic has seen to it, and a view
+        // can't be written.
         if let Data::Write(region) = &self.memory.data {
             region.copy_in(offset, from);
         }

@@ -1,7 +1,8 @@
 //! Endpoints of a distributed container for programs that block: calls, names, granted buffers.
 //!
-//! An [`Endpoint`] makes one call at a time. Each call waits as long as it is told to, and a deadline that has passed already makes it a try. Who
-//! the peer is and where it runs does not matter to a call: it has an [`Address`].
+//! An [`Endpoint`] makes one call at a time. Each call waits as long as it is told to, and a
+//! deadline that has passed already makes it a try. Who the peer is and where it runs does not
+//! matter to a call: it has an [`Address`].
 //!
 //! ```
 //! use channel::{Config, pair};
@@ -28,9 +29,11 @@
 //!
 //! # What holds
 //! - The pure state machine of `logic/ipc` decides what becomes of a call; here is only what waits.
-//! - A call with a deadline ends by it, whatever a peer does. Without one it ends when the peer dies, or is in a cycle of waits.
+//! - A call with a deadline ends by it, whatever a peer does. Without one it ends when the peer
+//!   dies, or is in a cycle of waits.
 //! - What a peer does wrong cuts off that peer, and no other notices.
-//! - An endpoint belongs to the process that made it: a fork's child is refused by name, and closes nothing.
+//! - An endpoint belongs to the process that made it: a fork's child is refused by name, and closes
+//!   nothing.
 
 mod alone;
 mod ask;

@@ -113,7 +113,8 @@ impl Pair {
         (if way == Way::Out { self.out } else { self.inward }) + word.offset()
     }
 
-    /// A wake-up that failed concerns whoever makes the call; that the channel is closed, the state machine sees by itself.
+    /// A wake-up that failed concerns whoever makes the call; that the channel is closed, the state
+    /// machine sees by itself.
     #[inline]
     fn heed(&self, done: Result<(), SendError>) {
         match done {

@@ -1,4 +1,5 @@
-//! Grants whose memory is on another node: the channels that lead there, and copies over them (`docs/spec/loan.md`).
+//! Grants whose memory is on another node: the channels that lead there, and copies over them
+//! (`docs/spec/loan.md`).
 
 use std::time::Instant;
 
@@ -13,7 +14,8 @@ use crate::grants::{GrantId, Granted};
 use crate::pairs::Pairs;
 use crate::waiting::ANSWER_WITHIN;
 
-/// Channels that are kept; the one that was not used for the longest time goes first, and comes again when it is used. Each takes two rings.
+/// Channels that are kept; the one that was not used for the longest time goes first, and comes
+/// again when it is used. Each takes two rings.
 const LOANS_MAX: usize = 16;
 
 /// A grant whose memory is on another node.

@@ -1,7 +1,9 @@
-//! An endpoint that moves to another program: the state, the replies that are remembered and what is queued go to a backup, which takes the place when it has all.
+//! An endpoint that moves to another program: the state, the replies that are remembered and what
+//! is queued go to a backup, which takes the place when it has all.
 //!
-//! Between [`Endpoint::start_migration`] and its end the endpoint receives nothing, and those who call it wait. Who has the place afterwards is one decision of the daemon's:
-//! the same by which a backup supersedes a primary (`docs/spec/movement.md`).
+//! Between [`Endpoint::start_migration`] and its end the endpoint receives nothing, and those who
+//! call it wait. Who has the place afterwards is one decision of the daemon's: the same by which a
+//! backup supersedes a primary (`docs/spec/movement.md`).
 
 use std::time::Instant;
 
@@ -88,8 +90,9 @@ pub enum MigrateError {
 }
 
 impl Endpoint {
-    /// Begins to move this endpoint to a program of another domain, which is a backup of it. From now on it receives nothing, and those who call it wait, until
-    /// [`Endpoint::commit_migration`] or [`Endpoint::roll_back_migration`]; other calls of it are refused meanwhile.
+    /// Begins to move this endpoint to a program of another domain, which is a backup of it. From
+    /// now on it receives nothing, and those who call it wait, until [`Endpoint::commit_migration`]
+    /// or [`Endpoint::roll_back_migration`]; other calls of it are refused meanwhile.
     ///
     /// # Errors
     /// See [`MigrateError`]; the endpoint goes on as before.
@@ -108,11 +111,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Moves: everything that is queued here goes to the new place, which has this endpoint's name from then on. `Ok`: this endpoint has ended. Waits for the program at the new place
-    /// for some seconds at the most, and for a daemon if there is none.
+    /// Moves: everything that is queued here goes to the new place, which has this endpoint's name
+    /// from then on. `Ok`: this endpoint has ended. Waits for the program at the new place for some
+    /// seconds at the most, and for a daemon if there is none.
     ///
     /// # Errors
-    /// [`MigrateError::NotMoving`]; [`MigrateError::RolledBack`]: the endpoint goes on here, and nothing is lost.
+    /// [`MigrateError::NotMoving`]; [`MigrateError::RolledBack`]: the endpoint goes on here, and
+    /// nothing is lost.
     pub fn commit_migration(&mut self) -> Result<(), Failed<MigrateError>> {
         self.check_process()?;
         let Some(moving) = self.moving.take() else { return Err(Failed::Call(MigrateError::NotMoving)) };
@@ -147,7 +152,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Moves, if the administrator has said so; what stands in the way is told to him, and the endpoint goes on.
+    /// Moves, if the administrator has said so; what stands in the way is told to him, and the
+    /// endpoint goes on.
     pub(crate) fn move_if_ordered(&mut self) -> Result<(), Trouble> {
         let Some(to) = self.member.as_mut().and_then(Member::take_order) else { return Ok(()) };
         let moved = self.start_migration(&to).and_then(|()| self.commit_migration());
@@ -206,7 +212,8 @@ impl Endpoint {
                 return Ok(false);
             }
         }
-        // From here on the backup asks for the place, unless it dies; the daemon has both in one order.
+        // From here on the backup asks for the place, unless it dies; the daemon has both in one
+        // order.
         match self.await_successor(backup) {
             Err(Trouble::Ended { .. }) => Ok(true),
             ended => ended,
@@ -233,7 +240,8 @@ impl Endpoint {
         self.pairs.inbox.iter().any(|(received, _)| is_from(from, received.source))
     }
 
-    /// Takes a message or notices that were queued before this endpoint, or one of its peers, moved; they come before those in the rings.
+    /// Takes a message or notices that were queued before this endpoint, or one of its peers,
+    /// moved; they come before those in the rings.
     pub(crate) fn take_queued(&mut self, from: &From, into: &mut Vec<u8>) -> Option<Received> {
         let at = self.pairs.inbox.iter().position(|(received, _)| is_from(from, received.source))?;
         let (received, payload) = self.pairs.inbox.remove(at)?;
@@ -261,7 +269,8 @@ fn record((received, payload): &(Received, Vec<u8>)) -> Option<Record> {
     }
 }
 
-/// The queued message or notices that a record of a primary hands over; `None`: it is another record.
+/// The queued message or notices that a record of a primary hands over; `None`: it is another
+/// record.
 pub(crate) fn queued(record: &Record) -> Option<(Received, Vec<u8>)> {
     match record {
         Record::Queued { source, tag, payload } => {

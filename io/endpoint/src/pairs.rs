@@ -1,4 +1,5 @@
-//! The peers of an endpoint: the state machine, the channels under it, and the set of doorbells to sleep on.
+//! The peers of an endpoint: the state machine, the channels under it, and the set of doorbells to
+//! sleep on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -114,7 +115,8 @@ pub(crate) struct Pairs {
     new_backups: Vec<Address>,
     /// The messages received but not handed out before this endpoint, or a peer, moved.
     pub inbox: VecDeque<(Received, Vec<u8>)>,
-    /// The messages that moved peers have not received, and the peers' generations, by slot: for their successors.
+    /// The messages that moved peers have not received, and the peers' generations, by slot: for
+    /// their successors.
     unreceived: BTreeMap<u32, (u32, Unreceived)>,
 }
 
@@ -165,8 +167,8 @@ impl Pairs {
         Ok(())
     }
 
-    /// Before a peer is parted from that has moved: what it had not received is sent again when the one is known that has its place, and what it had sent is
-    /// received.
+    /// Before a peer is parted from that has moved: what it had not received is sent again when the
+    /// one is known that has its place, and what it had sent is received.
     fn take_back(&mut self, peer: Address) {
         let (Ok(unreceived), Ok(received)) = (self.logic.take_back(peer), self.logic.drain_moved(peer))
         else {
@@ -193,7 +195,8 @@ impl Pairs {
         }
     }
 
-    /// Another one has a peer's place: parts from it, but for an answer that is still in the ring, after which it goes.
+    /// Another one has a peer's place: parts from it, but for an answer that is still in the ring,
+    /// after which it goes.
     pub fn supersede(&mut self, peer: Address, by: Address) {
         if self.logic.was_served_by_moved(peer) {
             self.ended.push(peer);
@@ -208,7 +211,8 @@ impl Pairs {
         self.unreceived.contains_key(&slot)
     }
 
-    /// Somebody new is known: it may have the place of one that moved. Its ring is empty, so all that was on its way to the other one fits.
+    /// Somebody new is known: it may have the place of one that moved. Its ring is empty, so all
+    /// that was on its way to the other one fits.
     fn send_again(&mut self, to: Address) {
         let Some((generation, unreceived)) = self.unreceived.remove(&to.slot) else { return };
         if generation >= to.generation || !self.logic.send_again(to, &unreceived) {
@@ -336,14 +340,16 @@ impl Pairs {
         }
     }
 
-    /// Sleeps on all doorbells until the time is over, and listens to those that rang. May return early.
+    /// Sleeps on all doorbells until the time is over, and listens to those that rang. May return
+    /// early.
     pub fn sleep_on_all(&mut self, until: Option<Instant>) -> Result<Heard, Trouble> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         self.hear_within(left)
     }
 
-    /// Listens to all doorbells that have rung. Not to some: an event loop may be told once, and not again of those that are left. And not for ever: whoever
-    /// rings all the time is heard once or twice.
+    /// Listens to all doorbells that have rung. Not to some: an event loop may be told once, and
+    /// not again of those that are left. And not for ever: whoever rings all the time is heard once
+    /// or twice.
     pub fn hear(&mut self) -> Result<Heard, Trouble> {
         let looks = 2 + self.infos.len() / HEARD_AT_ONCE;
         let mut heard = Heard::default();
@@ -387,8 +393,9 @@ impl Pairs {
         self.hear_peer(peer)
     }
 
-    /// Parts from those that have ended, as soon as what they sent has been received: their channels go, and who names them hears that they
-    /// are dead. Not in the midst of a call to one of them.
+    /// Parts from those that have ended, as soon as what they sent has been received: their
+    /// channels go, and who names them hears that they are dead. Not in the midst of a call to one
+    /// of them.
     #[inline]
     pub fn bury(&mut self) {
         if !self.ended.is_empty() {

@@ -18,7 +18,8 @@ use crate::{Endpoint, Failed};
 pub enum Step<T> {
     /// The call is over.
     Ready(T),
-    /// Another step is worth it when [`Endpoint::descriptor`] is readable, or at this time, or when the call's own deadline has passed.
+    /// Another step is worth it when [`Endpoint::descriptor`] is readable, or at this time, or when
+    /// the call's own deadline has passed.
     Pending {
         /// When to make another step in any case.
         again_at: Option<Instant>,
@@ -35,7 +36,8 @@ pub(crate) struct Stepping {
 }
 
 impl Endpoint {
-    /// A step of a message. Pass the same payload each time; `late`: the call's deadline has passed.
+    /// A step of a message. Pass the same payload each time; `late`: the call's deadline has
+    /// passed.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -119,7 +121,8 @@ impl Endpoint {
         self.check_here().is_ok() && self.pairs.logic.cancel_request(call)
     }
 
-    /// Gives a receive up that will not be stepped any more. Nothing is lost: what has come is still there.
+    /// Gives a receive up that will not be stepped any more. Nothing is lost: what has come is
+    /// still there.
     pub fn cancel_receive(&mut self, call: &mut Receive) {
         self.stepping = None;
         if self.check_here().is_ok() {
@@ -178,8 +181,9 @@ impl Endpoint {
         }
     }
 
-    /// Says to all peers that are named that this endpoint sleeps, so that [`Endpoint::descriptor`] becomes readable when there is something
-    /// to receive. False: there is something now, or perhaps; so receive, and do not sleep.
+    /// Says to all peers that are named that this endpoint sleeps, so that [`Endpoint::descriptor`]
+    /// becomes readable when there is something to receive. False: there is something now, or
+    /// perhaps; so receive, and do not sleep.
     ///
     /// # Errors
     /// [`Failed::System`].
@@ -207,8 +211,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Looks once in a while for the daemon's news and for deaths: a flooded endpoint never waits, and so never listens. Else a new peer would not be
-    /// received from, and the one that floods would keep the right to it.
+    /// Looks once in a while for the daemon's news and for deaths: a flooded endpoint never waits,
+    /// and so never listens. Else a new peer would not be received from, and the one that floods
+    /// would keep the right to it.
     pub(crate) fn hear_at_times(&mut self) -> Result<(), Trouble> {
         let now = Instant::now();
         if now.duration_since(self.waiting.heard) < HEAR_EVERY {

@@ -42,7 +42,8 @@ impl Tell {
 }
 
 impl Endpoint {
-    /// A step of a message to a name: as [`Endpoint::tell`]. Pass the same payload each time; `late`: the call's deadline has passed.
+    /// A step of a message to a name: as [`Endpoint::tell`]. Pass the same payload each time;
+    /// `late`: the call's deadline has passed.
     ///
     /// # Errors
     /// See [`TellError`].
@@ -77,7 +78,8 @@ impl Endpoint {
         }
     }
 
-    /// Gives a message up that will not be stepped any more. True: it was received, or that is not known.
+    /// Gives a message up that will not be stepped any more. True: it was received, or that is not
+    /// known.
     pub fn cancel_tell(&mut self, call: &mut Tell) -> bool {
         match (&mut call.find, &mut call.send) {
             (Some(find), _) => {
@@ -89,8 +91,9 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message to whoever has the name, and waits until it is received: a rendezvous. Waits until the name is bound. If whoever has it moves or dies
-    /// before it has received the message, the next one receives it: one of them, and once.
+    /// Sends a message to whoever has the name, and waits until it is received: a rendezvous. Waits
+    /// until the name is bound. If whoever has it moves or dies before it has received the message,
+    /// the next one receives it: one of them, and once.
     ///
     /// # Errors
     /// See [`TellError`].
@@ -117,8 +120,9 @@ impl Endpoint {
         }
     }
 
-    /// As [`Endpoint::tell`], and waits only until there is room for the message. What was sent so to an endpoint that moves is received at its new place; what
-    /// was sent to one that dies ends with it.
+    /// As [`Endpoint::tell`], and waits only until there is room for the message. What was sent so
+    /// to an endpoint that moves is received at its new place; what was sent to one that dies ends
+    /// with it.
     ///
     /// # Errors
     /// See [`TellError`].
@@ -139,7 +143,8 @@ impl Endpoint {
         }
     }
 
-    /// Looks up the present holder of the name, if it is another one than the one that was called in vain.
+    /// Looks up the present holder of the name, if it is another one than the one that was called
+    /// in vain.
     fn find_next(
         &mut self,
         name: &str,
@@ -160,7 +165,8 @@ impl Endpoint {
     }
 }
 
-/// Whether this is still the one that was called in vain: the daemon does not know yet that it has ended.
+/// Whether this is still the one that was called in vain: the daemon does not know yet that it has
+/// ended.
 fn is_no_successor(to: Address, before: Address) -> bool {
     to.slot == before.slot && to.generation <= before.generation
 }

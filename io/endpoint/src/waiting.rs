@@ -1,4 +1,5 @@
-//! How a call waits: it looks again for a moment, then sleeps for another on futexes, then on doorbells for as long as it takes.
+//! How a call waits: it looks again for a moment, then sleeps for another on futexes, then on
+//! doorbells for as long as it takes.
 
 use std::time::{Duration, Instant};
 
@@ -19,22 +20,25 @@ use crate::pairs::Pairs;
 #[cfg(test)]
 mod tests;
 
-/// Longest sleep on a futex, which tells nothing of a peer's death, nor of what the daemon says. More than a tick of the kernel's clock: a timer that
-/// ends before the next tick has to be set in the processor and taken back, at each sleep, which in a virtual machine costs more than
-/// the sleep itself.
+/// Longest sleep on a futex, which tells nothing of a peer's death, nor of what the daemon says.
+/// More than a tick of the kernel's clock: a timer that ends before the next tick has to be set in
+/// the processor and taken back, at each sleep, which in a virtual machine costs more than the
+/// sleep itself.
 pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// A call that has waited so long looks for deadlocks, which costs a little with every peer.
 pub(crate) const SEARCH_AFTER: Duration = Duration::from_millis(10);
-/// How long a call whose time is over waits for another node to say whether it was received: many round trips of a link that works, and little
-/// for a person where the link is cut.
+/// How long a call whose time is over waits for another node to say whether it was received: many
+/// round trips of a link that works, and little for a person where the link is cut.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_millis(100);
-/// An endpoint that always finds something looks so often for the daemon's messages: a system call, and seldom enough to cost nothing.
+/// An endpoint that always finds something looks so often for the daemon's messages: a system call,
+/// and seldom enough to cost nothing.
 pub(crate) const HEAR_EVERY: Duration = Duration::from_millis(1);
 /// Looks in a row before the first look at the clock, and between two.
 const LOOKS_PER_CLOCK: u32 = 16;
 /// So many messages in a row make a stream, in which a moment's delay costs nobody anything.
 const BURST_MESSAGES: u32 = 4;
-/// How long a receiver that has caught up with a stream looks away, in pauses of the processor: some 0.3 us.
+/// How long a receiver that has caught up with a stream looks away, in pauses of the processor:
+/// some 0.3 us.
 const BACK_OFF_PAUSES: u32 = 32;
 /// With more peers than this, saying to each that we sleep on a futex costs more than a doorbell.
 const NAP_PEERS_MAX: usize = 16;
@@ -111,7 +115,8 @@ impl Endpoint {
         poll: &mut impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
     ) -> Result<T, Trouble> {
         self.show_held();
-        // Whose answers always come while it spins never sleeps, and would never hear of another daemon.
+        // Whose answers always come while it spins never sleeps, and would never hear of another
+        // daemon.
         self.hear_at_times()?;
         let mut pulse = Pulse::default();
         let mut begun = None;
@@ -123,7 +128,8 @@ impl Endpoint {
             let end = pulse.late.then(|| patience.end_of(*late_since.get_or_insert_with(Instant::now)));
             pulse.overdue = end.is_some_and(|end| Instant::now() >= end);
             if pulse.late && (begun.is_some() || self.pairs.logic.relies_on_doorbells()) {
-                // Who has rung has something, and who has hung up is dead: a short sleep on a futex does not tell.
+                // Who has rung has something, and who has hung up is dead: a short sleep on a futex
+                // does not tell.
                 self.hear()?;
             }
             let spun = match looked.take().filter(|_| !pulse.late) {
@@ -186,8 +192,8 @@ impl Endpoint {
         }
     }
 
-    /// After a burst, leaves the sender a moment alone with the line that it writes, instead of snatching each message as it comes: the next look
-    /// finds several.
+    /// After a burst, leaves the sender a moment alone with the line that it writes, instead of
+    /// snatching each message as it comes: the next look finds several.
     pub(crate) fn back_off(&mut self) {
         let burst = std::mem::take(&mut self.waiting.burst);
         if burst < BURST_MESSAGES || self.waiting.policy == SpinPolicy::Never {
@@ -364,7 +370,8 @@ fn learn(pairs: &mut Pairs, peer: Address, how: impl FnOnce(&mut Spin)) {
     }
 }
 
-/// Lets the peer have the processor that both share: that is the switch which a sleep costs as well.
+/// Lets the peer have the processor that both share: that is the switch which a sleep costs as
+/// well.
 fn give_way<T>(policy: SpinPolicy, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     (0..policy.ways()).find_map(|_| {
         std::thread::yield_now();

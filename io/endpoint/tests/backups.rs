@@ -1,4 +1,5 @@
-//! Backups: they take what a primary hands over, and its place; callers go on, and each request is counted once.
+//! Backups: they take what a primary hands over, and its place; callers go on, and each request is
+//! counted once.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -16,7 +17,8 @@ const ENDS: u64 = 5;
 /// Requests of each caller between two ends.
 const REQUESTS: u64 = 50;
 
-/// Answers so many requests with their count, from the state on that it has, and hands the count over; then ends.
+/// Answers so many requests with their count, from the state on that it has, and hands the count
+/// over; then ends.
 fn count(mut me: Endpoint, requests: u64) {
     let mut payload = Vec::new();
     for _ in 0..requests {

@@ -1,4 +1,5 @@
-//! A fork inherits an endpoint: whatever the child tries, its parent goes on as if there were no child.
+//! A fork inherits an endpoint: whatever the child tries, its parent goes on as if there were no
+//! child.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod pairs;

@@ -1,4 +1,5 @@
-//! Buffers that are granted, copied from and to, and taken back, between endpoints that a daemon has bound.
+//! Buffers that are granted, copied from and to, and taken back, between endpoints that a daemon
+//! has bound.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

@@ -1,5 +1,6 @@
-//! A peer that keeps to no rule: it scribbles over the words of its pair, over the rings, and sends records of any sort, at any time. Whoever
-//! calls it keeps its deadlines and never panics, and no other pair notices.
+//! A peer that keeps to no rule: it scribbles over the words of its pair, over the rings, and sends
+//! records of any sort, at any time. Whoever calls it keeps its deadlines and never panics, and no
+//! other pair notices.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod pairs;

@@ -155,7 +155,8 @@ fn what_is_there_already_needs_no_sleep() {
     assert!(me.prepare(&From::Any).unwrap());
 }
 
-/// A try found nothing although there was something, because a peer that is known to ring is not looked at before it is heard.
+/// A try found nothing although there was something, because a peer that is known to ring is not
+/// looked at before it is heard.
 #[test]
 fn whoever_has_rung_is_heard_by_a_try() {
     let (mut me, mut other) = two();

@@ -63,7 +63,8 @@ fn each_of_many_is_heard() {
     }
 }
 
-/// Of two that send as fast as they can, one floods with the longest messages; each gets every other turn.
+/// Of two that send as fast as they can, one floods with the longest messages; each gets every
+/// other turn.
 #[test]
 fn one_that_floods_gets_its_turn_and_no_more() {
     let (mut me, mut floods, mut modest) =
@@ -78,7 +79,8 @@ fn one_that_floods_gets_its_turn_and_no_more() {
     for _ in 0..200 {
         modest.send_buffered(address(1), 7, b"short", None).unwrap();
         modest.send_buffered(address(1), 7, b"short", None).unwrap();
-        // From the moment that it has been heard, it gets every other turn; until then, it is looked at once in 64 receives.
+        // From the moment that it has been heard, it gets every other turn; until then, it is
+        // looked at once in 64 receives.
         let mut turns = 0;
         let mut found = 0;
         while found < 2 {
@@ -134,7 +136,8 @@ fn the_channels_of_the_dead_go_when_all_that_they_sent_was_received() {
     }
 }
 
-/// Whoever was received from was gone from the list of peers when it had ended right after, and nobody could say who it was.
+/// Whoever was received from was gone from the list of peers when it had ended right after, and
+/// nobody could say who it was.
 #[test]
 fn whoever_was_received_from_is_known_until_the_next_call() {
     let (mut me, mut peers) = with_peers(1);
@@ -147,7 +150,8 @@ fn whoever_was_received_from_is_known_until_the_next_call() {
     assert_eq!(me.peers().count(), 0);
 }
 
-/// A receive from some of the peers looked again and again instead of sleeping, because the others had not been told that it sleeps.
+/// A receive from some of the peers looked again and again instead of sleeping, because the others
+/// had not been told that it sleeps.
 #[test]
 fn whoever_waits_for_some_sleeps() {
     let cpu = || {

@@ -1,4 +1,5 @@
-//! Endpoints that move: what was sent is received once and in order, whoever is queued is served at the new place, and who goes nowhere hears why.
+//! Endpoints that move: what was sent is received once and in order, whoever is queued is served at
+//! the new place, and who goes nowhere hears why.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -25,7 +26,8 @@ fn stand_by(primary: &mut Endpoint, backup: &mut Backup) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Acquire) {
-                // The daemon is listened to, and backups are told everything: nobody is received from.
+                // The daemon is listened to, and backups are told everything: nobody is received
+                // from.
                 primary.prepare(&From::Some(Vec::new())).unwrap();
                 primary.keep_state(b"").unwrap();
                 std::thread::yield_now();
@@ -292,7 +294,8 @@ fn who_goes_nowhere_hears_why() {
     sink.roll_back_migration().unwrap();
 }
 
-// The old place ends after it has stopped receiving: what nobody has consumed is received at the new place, and who waits is served there.
+// The old place ends after it has stopped receiving: what nobody has consumed is received at the
+// new place, and who waits is served there.
 #[test]
 fn an_old_place_that_dies_on_the_way_leaves_the_rings_to_the_new_one() {
     let bed = Bed::new();

@@ -113,7 +113,8 @@ fn a_step_knows_whom_the_daemon_has_introduced() {
     assert_eq!(one.receive(&From::Any, &mut Vec::new(), soon()).unwrap().source, other.address());
 }
 
-/// A bind with a deadline waited for a daemon that does not answer for as long as a bind without one.
+/// A bind with a deadline waited for a daemon that does not answer for as long as a bind without
+/// one.
 #[test]
 fn a_bind_keeps_its_deadline_whatever_the_daemon_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,7 +132,8 @@ fn a_bind_keeps_its_deadline_whatever_the_daemon_does() {
     assert!(begun.elapsed() < Duration::from_secs(8), "it took {:?}", begun.elapsed());
 }
 
-/// Nobody told the next daemon whom an endpoint has channels with, so that it told nobody of their rights.
+/// Nobody told the next daemon whom an endpoint has channels with, so that it told nobody of their
+/// rights.
 #[test]
 fn the_next_daemon_knows_who_has_a_channel_with_whom() {
     let mut bed = Bed::new();

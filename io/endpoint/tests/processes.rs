@@ -1,4 +1,5 @@
-//! Endpoints in processes of their own: those that die by `kill -9` in the midst of any call, and those that wait for each other in a circle.
+//! Endpoints in processes of their own: those that die by `kill -9` in the midst of any call, and
+//! those that wait for each other in a circle.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 #[path = "../../channel/tests/other_process/mod.rs"]
@@ -102,7 +103,8 @@ fn live(descriptors: Vec<OwnedFd>, role: &str, spins: bool) {
     }
 }
 
-/// The calls of the survivor meanwhile, until its peer is dead: calls that suit the role, and each must end.
+/// The calls of the survivor meanwhile, until its peer is dead: calls that suit the role, and each
+/// must end.
 fn survive(me: &mut Endpoint, role: &str) {
     let mut into = Vec::new();
     let (child, deadline) = (address(2), soon());
@@ -192,7 +194,8 @@ fn whoever_dies_in_any_call_is_found_dead_and_nobody_else_is_harmed() {
     }
 }
 
-/// One of a circle: each sends to the next, and then receives. It ends with 10 when its send was a deadlock, with 11 when that was received.
+/// One of a circle: each sends to the next, and then receives. It ends with 10 when its send was a
+/// deadlock, with 11 when that was received.
 fn cycle(descriptors: Vec<OwnedFd>, [slot, from, to]: [u32; 3], after_ms: u32) {
     let mut me = pairs::alone(slot, &Options::default());
     let mut ends = descriptors;

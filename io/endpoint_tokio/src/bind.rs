@@ -9,12 +9,13 @@ use tokio::task::{JoinError, spawn_blocking};
 use crate::Endpoint;
 use crate::wait::wait;
 
-/// A thread that binds for a future is busy for so long at a time, so that a runtime whose future was dropped is not kept from ending.
+/// A thread that binds for a future is busy for so long at a time, so that a runtime whose future
+/// was dropped is not kept from ending.
 const TURN: Duration = Duration::from_millis(200);
 
 impl Endpoint {
-    /// Becomes the endpoint of this name, or one without a name. The daemon has to be there. Dropped before it is ready, the endpoint ends as soon as it
-    /// has begun.
+    /// Becomes the endpoint of this name, or one without a name. The daemon has to be there.
+    /// Dropped before it is ready, the endpoint ends as soon as it has begun.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -27,7 +28,8 @@ impl Endpoint {
         watched(bound)
     }
 
-    /// The same, and waits until the daemon is there, and until no other program has the name. Without a deadline it waits as long as it takes.
+    /// The same, and waits until the daemon is there, and until no other program has the name.
+    /// Without a deadline it waits as long as it takes.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -52,8 +54,8 @@ impl Endpoint {
         }
     }
 
-    /// Where an endpoint is that is bound now: introduces the two if they do not know each other. Dropped before it is ready, they may get to know each
-    /// other nevertheless.
+    /// Where an endpoint is that is bound now: introduces the two if they do not know each other.
+    /// Dropped before it is ready, they may get to know each other nevertheless.
     ///
     /// # Errors
     /// See [`FindError`].

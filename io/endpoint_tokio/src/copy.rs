@@ -9,7 +9,8 @@ use crate::call::Call;
 use crate::wait::wait;
 
 impl Endpoint {
-    /// Gets hold of a grant, and waits where its owner is about to move it: copies after that do not wait.
+    /// Gets hold of a grant, and waits where its owner is about to move it: copies after that do
+    /// not wait.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -21,8 +22,9 @@ impl Endpoint {
         wait(&mut self.inner, &mut self.bell, Borrow::new(grant), deadline).await
     }
 
-    /// Copies bytes of a granted buffer. The copy itself, some hundred microseconds for each MiB, is made at once, by the runtime's thread; only where the
-    /// memory is on another node it waits. Dropped before it is ready, it has copied nothing, or some of it from another node.
+    /// Copies bytes of a granted buffer. The copy itself, some hundred microseconds for each MiB,
+    /// is made at once, by the runtime's thread; only where the memory is on another node it waits.
+    /// Dropped before it is ready, it has copied nothing, or some of it from another node.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -42,8 +44,8 @@ impl Endpoint {
         }
     }
 
-    /// Copies bytes to a buffer that was granted to be written; as [`Endpoint::copy_in`]. Dropped before it is ready, bytes may still be written on another
-    /// node.
+    /// Copies bytes to a buffer that was granted to be written; as [`Endpoint::copy_in`]. Dropped
+    /// before it is ready, bytes may still be written on another node.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -119,7 +121,8 @@ impl Endpoint {
         }
     }
 
-    /// Copies bytes of a buffer of one's own to one that was granted to be written; as [`Endpoint::copy_out`].
+    /// Copies bytes of a buffer of one's own to one that was granted to be written; as
+    /// [`Endpoint::copy_out`].
     ///
     /// # Errors
     /// See [`CopyError`].

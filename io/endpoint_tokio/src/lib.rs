@@ -34,12 +34,14 @@
 //! ```
 //!
 //! # What holds, beyond what `endpoint` says
-//! - Every future may be dropped before it is ready (`select!`, a timeout). What it wanted to send is withdrawn unless it has been received; what it
-//!   would have received is received next.
-//! - Nothing spins and nothing blocks: a wait is a wait on a descriptor and a timer, and the runtime's thread goes on with other tasks. A peer that
-//!   floods, or rings for nothing, does not keep a task from yielding.
-//! - What asks the daemon and has no steps is a short call, to be made through [`Endpoint::get_mut`] where a few milliseconds of the runtime's
-//!   thread are not too many: buffers, grants, and taking them back.
+//! - Every future may be dropped before it is ready (`select!`, a timeout). What it wanted to send
+//!   is withdrawn unless it has been received; what it would have received is received next.
+//! - Nothing spins and nothing blocks: a wait is a wait on a descriptor and a timer, and the
+//!   runtime's thread goes on with other tasks. A peer that floods, or rings for nothing, does not
+//!   keep a task from yielding.
+//! - What asks the daemon and has no steps is a short call, to be made through
+//!   [`Endpoint::get_mut`] where a few milliseconds of the runtime's thread are not too many:
+//!   buffers, grants, and taking them back.
 //! - A deadlock is reported among tasks of one thread as it is among processes.
 //!
 //! All needs a runtime with I/O and time enabled, and panics without one, as tokio's own types do.

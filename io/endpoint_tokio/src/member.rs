@@ -31,7 +31,8 @@ impl Endpoint {
         Ok(Endpoint { bell: Bell::new(endpoint.descriptor())?, inner: endpoint })
     }
 
-    /// Sends a message and waits until it is received. Dropped before it is ready, it is withdrawn, unless it was received.
+    /// Sends a message and waits until it is received. Dropped before it is ready, it is withdrawn,
+    /// unless it was received.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -46,8 +47,9 @@ impl Endpoint {
         wait(&mut self.inner, &mut self.bell, call, deadline).await
     }
 
-    /// Sends a message and waits only until there is room for it. Dropped before it is ready, nothing was sent. What is held back for a batch
-    /// ([`endpoint::Options::batch_bytes`]) shows at the next wait of this endpoint, not of its task: before others, [`Endpoint::flush`].
+    /// Sends a message and waits only until there is room for it. Dropped before it is ready,
+    /// nothing was sent. What is held back for a batch ([`endpoint::Options::batch_bytes`]) shows
+    /// at the next wait of this endpoint, not of its task: before others, [`Endpoint::flush`].
     ///
     /// # Errors
     /// See [`SendError`].
@@ -70,8 +72,9 @@ impl Endpoint {
         self.inner.flush()
     }
 
-    /// Sends a request and waits for the reply, whose payload, of at most `takes` bytes, replaces what is in `into`. Dropped before it is ready, the
-    /// request is withdrawn; if it was received, its reply is refused, or dropped.
+    /// Sends a request and waits for the reply, whose payload, of at most `takes` bytes, replaces
+    /// what is in `into`. Dropped before it is ready, the request is withdrawn; if it was received,
+    /// its reply is refused, or dropped.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -88,7 +91,8 @@ impl Endpoint {
         wait(&mut self.inner, &mut self.bell, call, deadline).await
     }
 
-    /// Receives; the payload replaces what is in `into`. Dropped before it is ready, it has received nothing.
+    /// Receives; the payload replaces what is in `into`. Dropped before it is ready, it has
+    /// received nothing.
     ///
     /// # Errors
     /// See [`ReceiveError`].

@@ -15,8 +15,8 @@ use tokio::time::Sleep;
 
 use crate::call::Call;
 
-/// After so many steps that came to nothing and did not let it sleep either, a task lets others run: a peer that rings for nothing must not
-/// keep the runtime's thread.
+/// After so many steps that came to nothing and did not let it sleep either, a task lets others
+/// run: a peer that rings for nothing must not keep the runtime's thread.
 const TURNS: u32 = 16;
 
 /// The bell that wakes a task that waits for its endpoint.
@@ -30,7 +30,8 @@ pub(crate) struct Bell {
 impl Bell {
     /// Watches a descriptor: a duplicate of it, which stays open as long as it is watched.
     pub fn new(descriptor: BorrowedFd<'_>) -> io::Result<Bell> {
-        // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
+        // Deprecated for types whose descriptor can change or close while it is watched. An
+        // `OwnedFd` can do neither.
         #[allow(
             deprecated,
             reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"
@@ -51,7 +52,8 @@ impl Bell {
                 return Poll::Ready(Ok(()));
             }
         }
-        // Cleared before the next step takes off what rang: a ring that comes after that makes it ready again.
+        // Cleared before the next step takes off what rang: a ring that comes after that makes it
+        // ready again.
         ready!(self.descriptor.poll_read_ready(cx))?.clear_ready();
         Poll::Ready(Ok(()))
     }

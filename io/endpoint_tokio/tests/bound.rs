@@ -1,4 +1,5 @@
-//! Endpoints that a stand-in for the daemon has bound: finding, waiting for names, grants, and futures of these that are dropped.
+//! Endpoints that a stand-in for the daemon has bound: finding, waiting for names, grants, and
+//! futures of these that are dropped.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod stage;
@@ -50,7 +51,8 @@ fn names_are_bound_found_and_waited_for() {
         let unbound = planner.find("motor", soon()).await;
         assert!(matches!(unbound, Err(Failed::Call(FindError::NotBound { .. }))), "{unbound:?}");
         let binding = async {
-            // tidy(sleep): the other one waits by then, most likely; it works all the same if it does not.
+            // tidy(sleep): the other one waits by then, most likely; it works all the same if it
+            // does not.
             tokio::time::sleep(Duration::from_millis(20)).await;
             bed.bind("motor").await
         };

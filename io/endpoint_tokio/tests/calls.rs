@@ -63,7 +63,8 @@ fn a_pair_without_room_holds_the_sender_back_and_lets_others_run() {
             }
         };
         let receiving = async {
-            // Nobody receives: the sender comes as far as there is room, and this task runs nevertheless.
+            // Nobody receives: the sender comes as far as there is room, and this task runs
+            // nevertheless.
             for _ in 0..1000 {
                 tokio::task::yield_now().await;
             }
@@ -118,7 +119,8 @@ fn tasks_that_wait_for_each_other_are_told() {
     run(async {
         let (mut one, mut other) = pair();
         let (mut here, mut there) = (Vec::new(), Vec::new());
-        // One of both is told, and its future ends; then the other's peer receives what it waits for.
+        // One of both is told, and its future ends; then the other's peer receives what it waits
+        // for.
         let first = async {
             match one.send_receive(OTHER, 0, b"one", &mut here, 8, soon()).await {
                 Err(Failed::Call(RequestError::Deadlock { to: OTHER, received: false })) => {

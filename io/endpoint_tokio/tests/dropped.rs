@@ -1,4 +1,5 @@
-//! Futures that are dropped, at each of their awaits, waiting and woken: nothing is lost, and nothing is doubled.
+//! Futures that are dropped, at each of their awaits, waiting and woken: nothing is lost, and
+//! nothing is doubled.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod stage;

@@ -1,7 +1,9 @@
-//! Bandwidth: the kernel's quota for ordinary processes, and the weight that makes it more than a ceiling.
+//! Bandwidth: the kernel's quota for ordinary processes, and the weight that makes it more than a
+//! ceiling.
 //!
-//! The budget is the quota of the virtual task machine's cgroup; its weight, and that of all cgroups above it, is so high that others do not keep it from using
-//! it. The files are held open, so that a change is a few writes.
+//! The budget is the quota of the virtual task machine's cgroup; its weight, and that of all
+//! cgroups above it, is so high that others do not keep it from using it. The files are held open,
+//! so that a change is a few writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -41,7 +43,8 @@ struct Setting {
 
 impl Setting {
     fn of(vtm: &Vtm, version: Version) -> Self {
-        // The kernel takes no shorter quota than a millisecond, and no longer period than a second: several periods are kept as one, or a part of one.
+        // The kernel takes no shorter quota than a millisecond, and no longer period than a second:
+        // several periods are kept as one, or a part of one.
         let (mut budget_ns, mut period_ns) = (vtm.budget_ns, vtm.period_ns);
         while budget_ns < SHORTEST_US * 1_000 && period_ns * 2 <= LONGEST_PERIOD_US * 1_000 {
             (budget_ns, period_ns) = (budget_ns * 2, period_ns * 2);
@@ -138,7 +141,8 @@ impl Files {
             }
             Some(period) => {
                 let quota = to.quota_us.map_or_else(|| "-1".to_owned(), |quota| quota.to_string());
-                // Whatever was between is not more than both: a longer period first, a shorter one last.
+                // Whatever was between is not more than both: a longer period first, a shorter one
+                // last.
                 let longer = before.is_none() || to.period_us > old.period_us;
                 if longer {
                     put(period, to.period_us.to_string())?;

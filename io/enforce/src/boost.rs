@@ -1,4 +1,5 @@
-//! A commit is short, if the machine lets it be: for as long as it takes, its thread comes before whoever is not real-time, and before jobs.
+//! A commit is short, if the machine lets it be: for as long as it takes, its thread comes before
+//! whoever is not real-time, and before jobs.
 
 use sys::schedule::Class;
 

@@ -1,5 +1,6 @@
-//! One processor's part of a plan: who has which number in its dispatcher, and how a plan takes over from another one. No clock and no thread, so the
-//! simulator and the real thread decide by the very same lines.
+//! One processor's part of a plan: who has which number in its dispatcher, and how a plan takes
+//! over from another one. No clock and no thread, so the simulator and the real thread decide by
+//! the very same lines.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +11,8 @@ use reserve::{Rule, Table, Task};
 use crate::error::{EnforceError, Result};
 use crate::plan::Vtm;
 
-/// Most steps of a recording: half a minute of slots of a millisecond. What comes after is not written down.
+/// Most steps of a recording: half a minute of slots of a millisecond. What comes after is not
+/// written down.
 pub const MOST_RECORDED: usize = 32_768;
 
 /// The new state of one processor.
@@ -99,7 +101,8 @@ impl Core {
         Ok(Self { dispatcher, machines: Vec::new(), told: Vec::new(), recording })
     }
 
-    /// Takes a change, which is in force at the next quiet time, which is returned, in ns. It replaces one that was waiting.
+    /// Takes a change, which is in force at the next quiet time, which is returned, in ns. It
+    /// replaces one that was waiting.
     ///
     /// # Errors
     /// Where there are too many machines; nothing has changed then.
@@ -172,8 +175,9 @@ impl Core {
         }
     }
 
-    /// Says who is in a virtual task machine now, all of them, in order: its processes, or where its jobs have budgets the indices of those jobs that somebody is.
-    /// Whether they have work is the kernel's to see: they count as ready.
+    /// Says who is in a virtual task machine now, all of them, in order: its processes, or where
+    /// its jobs have budgets the indices of those jobs that somebody is. Whether they have work is
+    /// the kernel's to see: they count as ready.
     ///
     /// # Errors
     /// Where there are too many, or no such machine.

@@ -1,7 +1,8 @@
 //! Deadline: the kernel's own earliest deadline first, for each thread.
 //!
-//! A budget is divided among the threads of a virtual task machine, evenly. The kernel's rules: a thread of this class may run on all processors of its root
-//! domain, so affinities are lifted; what it starts is an ordinary thread, until the next scan divides the budget anew.
+//! A budget is divided among the threads of a virtual task machine, evenly. The kernel's rules: a
+//! thread of this class may run on all processors of its root domain, so affinities are lifted;
+//! what it starts is an ordinary thread, until the next scan divides the budget anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,7 +48,8 @@ struct Owner {
 }
 
 impl Owner {
-    /// Puts a thread of it out of the class. One that is gone needs nothing, and another one that has its number nothing either.
+    /// Puts a thread of it out of the class. One that is gone needs nothing, and another one that
+    /// has its number nothing either.
     fn let_go(self, thread: u32) {
         if members::is_same(self.process, self.start) && sys::process::is_thread_of(self.process, thread) {
             let _ = leave_real_time(thread, Class::Other { nice: 0 });
@@ -92,7 +94,8 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Begins: gives back what a dead one before it owes, and tries whether the kernel has the class for us.
+    /// Begins: gives back what a dead one before it owes, and tries whether the kernel has the
+    /// class for us.
     ///
     /// # Errors
     /// Where it does not, or the ledger can't be had.
@@ -316,8 +319,8 @@ fn divide(kept: &mut Kept, vtm: &Vtm, everywhere: &[u32], force: bool) -> Result
     Ok(())
 }
 
-/// The class of each thread that gets one: that of its job, whose budget its threads share; the others share what jobs leave of the whole, where that is enough
-/// for the kernel.
+/// The class of each thread that gets one: that of its job, whose budget its threads share; the
+/// others share what jobs leave of the whole, where that is enough for the kernel.
 fn parts(kept: &Kept, vtm: &Vtm) -> Result<BTreeMap<u32, Class>> {
     let class = |runtime_ns, deadline_ns, period_ns| Class::Deadline { runtime_ns, deadline_ns, period_ns };
     let too_little = |whose: String, count: u64, runtime_ns: u64| EnforceError::Unable {
@@ -368,8 +371,9 @@ fn in_period(job: &Job, period_ns: u64) -> u128 {
     (u128::from(job.budget_ns) * u128::from(period_ns)).div_ceil(u128::from(job.period_ns.max(1)))
 }
 
-/// A thread of the class that has used its budget up waits, and has no way to be an ordinary one meanwhile. The kernel could let it take what the class leaves
-/// (`SCHED_FLAG_RECLAIM`), but then it does so before all ordinary threads, those with quotas among them.
+/// A thread of the class that has used its budget up waits, and has no way to be an ordinary one
+/// meanwhile. The kernel could let it take what the class leaves (`SCHED_FLAG_RECLAIM`), but then
+/// it does so before all ordinary threads, those with quotas among them.
 fn check_outside(vtm: &Vtm) -> Result<()> {
     if vtm.outside.is_held() {
         return Ok(());
@@ -381,7 +385,8 @@ fn check_outside(vtm: &Vtm) -> Result<()> {
     Err(EnforceError::Unable { kind: "deadline", why })
 }
 
-/// Jobs have deadlines here, and no ranks; together they have no more than their machine, and numbers that the kernel takes.
+/// Jobs have deadlines here, and no ranks; together they have no more than their machine, and
+/// numbers that the kernel takes.
 fn check_jobs(vtm: &Vtm) -> Result<()> {
     let Some((policy, jobs)) = vtm.inside.by() else { return Ok(()) };
     let unable = |why: String| Err(EnforceError::Unable { kind: "deadline", why });
@@ -459,7 +464,8 @@ impl Enforcer for Deadline {
         Ok(committed)
     }
 
-    /// The kernel takes new numbers over where a thread's budget is filled up next, and does not say when: the end of the longest period is the latest.
+    /// The kernel takes new numbers over where a thread's budget is filled up next, and does not
+    /// say when: the end of the longest period is the latest.
     fn effect(&mut self, _at_most: Duration) -> Result<Effect> {
         let after = self.last.map(|(committed, begun_ns)| committed.in_force_ns - begun_ns);
         Ok(Effect { generation: self.generation, after_ns: Some(after.unwrap_or(0)) })

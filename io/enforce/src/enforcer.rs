@@ -97,8 +97,8 @@ pub struct Committed {
 pub struct Effect {
     /// The change.
     pub generation: u64,
-    /// From the call of commit until each virtual task machine that was changed had the new budget for the first time, in ns: seen by the enforcer's own
-    /// events. `None`: not yet.
+    /// From the call of commit until each virtual task machine that was changed had the new budget
+    /// for the first time, in ns: seen by the enforcer's own events. `None`: not yet.
     pub after_ns: Option<u64>,
 }
 
@@ -150,7 +150,8 @@ pub struct JobReport {
     /// by deadlines.
     #[serde(default)]
     pub priority: Option<u32>,
-    /// How long it takes at worst, in ns: by the analysis of the table in force, or as the simulator has seen. Absent where there is no such number.
+    /// How long it takes at worst, in ns: by the analysis of the table in force, or as the
+    /// simulator has seen. Absent where there is no such number.
     #[serde(default)]
     pub response_ns: Option<u64>,
     /// How long it may take, in ns.
@@ -181,9 +182,10 @@ pub struct Report {
 
 /// Keeps promises. All of a plan is in force, or nothing of it.
 ///
-/// `prepare` takes its time and limits nobody; `commit` is short. Processes that are listed one by one are put into a cgroup of the enforcer's, without
-/// limits yet, when their plan is prepared, and go back when they are let go. Whoever shrinks does so before anybody grows; a table takes over at a quiet
-/// time of the old one, so nobody misses during the change.
+/// `prepare` takes its time and limits nobody; `commit` is short. Processes that are listed one by
+/// one are put into a cgroup of the enforcer's, without limits yet, when their plan is prepared,
+/// and go back when they are let go. Whoever shrinks does so before anybody grows; a table takes
+/// over at a quiet time of the old one, so nobody misses during the change.
 pub trait Enforcer: Send {
     /// The kind of enforcement.
     fn kind(&self) -> Kind;
@@ -200,7 +202,8 @@ pub trait Enforcer: Send {
     /// Puts what was prepared last in force, in place of what is.
     ///
     /// # Errors
-    /// Where that failed; all is as before then. [`crate::EnforceError::Stale`] for what was not prepared last.
+    /// Where that failed; all is as before then. [`crate::EnforceError::Stale`] for what was not
+    /// prepared last.
     fn commit(&mut self, prepared: &Prepared) -> Result<Committed>;
 
     /// Goes back to what was in force before the last commit.
@@ -221,13 +224,15 @@ pub trait Enforcer: Send {
     /// Where nobody can tell.
     fn report(&mut self) -> Result<Report>;
 
-    /// Looks for processes that came and went, and for others who set what is ours, where no thread of its own does.
+    /// Looks for processes that came and went, and for others who set what is ours, where no thread
+    /// of its own does.
     ///
     /// # Errors
     /// Where that can't be seen.
     fn scan(&mut self) -> Result<()>;
 
-    /// Gives everybody back: nobody is held, throttled or in a real-time class, what was moved is where it was.
+    /// Gives everybody back: nobody is held, throttled or in a real-time class, what was moved is
+    /// where it was.
     ///
     /// # Errors
     /// The resources that could not be given back; all else was.

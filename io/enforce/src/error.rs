@@ -189,7 +189,8 @@ pub enum EnforceError {
     /// The decisions speak of what is not there.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
-    /// The dispatcher's process is gone, or does not answer: what it held is given back by its guardian, or by the next one.
+    /// The dispatcher's process is gone, or does not answer: what it held is given back by its
+    /// guardian, or by the next one.
     #[error("the dispatcher is gone or does not answer ({0})")]
     Lost(String),
     /// The dispatcher's process did not answer as it should.

@@ -1,4 +1,5 @@
-//! The control groups that hold processes still or limit them: where their hierarchies are mounted, and which files do what in which version.
+//! The control groups that hold processes still or limit them: where their hierarchies are mounted,
+//! and which files do what in which version.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -9,7 +10,8 @@ use crate::error::{Context, EnforceError, Result};
 
 /// Deepest nesting of cgroups that is descended into.
 const MAX_DEPTH: usize = 16;
-/// How often a cgroup is made anew whose parent was removed meanwhile: whoever ends a domain removes parents that look empty.
+/// How often a cgroup is made anew whose parent was removed meanwhile: whoever ends a domain
+/// removes parents that look empty.
 const MAX_ATTEMPTS: u32 = 1000;
 /// Most bytes of a cgroup's list of processes: some 500,000 numbers.
 const MOST_LIST_BYTES: u64 = 4 << 20;
@@ -109,7 +111,8 @@ impl Hierarchies {
 }
 
 impl Mount {
-    /// Whether nothing of it can be written from where we are, whoever we are, as in many containers.
+    /// Whether nothing of it can be written from where we are, whoever we are, as in many
+    /// containers.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         rustix::fs::statvfs(&self.path)
@@ -134,7 +137,8 @@ impl Mount {
         let mut at = self.path.clone();
         for component in path.split('/') {
             if self.version == Version::Two {
-                // Failing is no error here: whoever needs the controller's file misses it and says so.
+                // Failing is no error here: whoever needs the controller's file misses it and says
+                // so.
                 let _ = write(&at.join("cgroup.subtree_control"), "+cpu");
             }
             at.push(component);
@@ -158,7 +162,8 @@ impl Mount {
             let name = |name: &str| controllers.split(',').any(|controller| controller == name);
             let ours = match self.version {
                 Version::Two => controllers.is_empty(),
-                // The mount's own name says which: they are mounted by the names of their controllers.
+                // The mount's own name says which: they are mounted by the names of their
+                // controllers.
                 Version::One => {
                     let mounted = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                     mounted.split(',').any(name)
@@ -224,7 +229,8 @@ pub fn processes(dir: &Path) -> Vec<u32> {
     all.sorted()
 }
 
-/// So many of them at most: for whoever looks often, and has no time for as many as a tenant starts.
+/// So many of them at most: for whoever looks often, and has no time for as many as a tenant
+/// starts.
 #[must_use]
 pub fn processes_up_to(dir: &Path, most: usize) -> Vec<u32> {
     let mut some = Search { found: Vec::new(), most, groups: MOST_GROUPS };
@@ -300,7 +306,8 @@ pub fn read(path: &Path) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Once every look at a domain read of all processes that its tenant had started, at a real-time priority.
+    /// Once every look at a domain read of all processes that its tenant had started, at a
+    /// real-time priority.
     #[test]
     fn no_more_processes_are_looked_at_than_asked_for_and_no_number_is_half_of_one() {
         let top = tempfile::tempdir().expect("a folder");

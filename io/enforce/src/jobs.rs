@@ -1,4 +1,5 @@
-//! The jobs inside a virtual task machine: which of its processes and threads they are, and who of them goes first.
+//! The jobs inside a virtual task machine: which of its processes and threads they are, and who of
+//! them goes first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,12 +14,13 @@ use crate::error::PlanError;
 use crate::members::Census;
 use crate::plan::Order;
 
-/// Most jobs of one virtual task machine that have a budget of their own: as many as there are priorities between the threads that rule and the jobs that
-/// nothing is promised to.
+/// Most jobs of one virtual task machine that have a budget of their own: as many as there are
+/// priorities between the threads that rule and the jobs that nothing is promised to.
 pub const MOST_RANKED: usize = 16;
 /// Longest pattern that a job is found by.
 pub const LONGEST_PATTERN: usize = 255;
-/// Turn of a job inside a virtual task machine where none is given, in ns: some turns fit into the slots of a person's patience (100 ms).
+/// Turn of a job inside a virtual task machine where none is given, in ns: some turns fit into the
+/// slots of a person's patience (100 ms).
 pub const TURN_NS: u64 = 5_000_000;
 /// Longest command line that is looked at.
 const LONGEST_LINE: u64 = 4096;
@@ -27,7 +29,8 @@ const LONGEST_LINE: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Jobs {
-    /// Each process in turn, for at most so long. Who waits for something does not keep the others from running.
+    /// Each process in turn, for at most so long. Who waits for something does not keep the others
+    /// from running.
     RoundRobin {
         /// Longest turn, in ns.
         turn_ns: u64,
@@ -61,7 +64,8 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
-    /// Processes whose name, the last part of whose program's path, or whose whole command line is like this.
+    /// Processes whose name, the last part of whose program's path, or whose whole command line is
+    /// like this.
     Process(String),
     /// Threads whose name is like this.
     Thread(String),
@@ -199,7 +203,8 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Looks who is which. A thread that is a job by its own name is not one by that of its process.
+    /// Looks who is which. A thread that is a job by its own name is not one by that of its
+    /// process.
     #[must_use]
     pub fn look(jobs: &Jobs, census: &BTreeMap<u32, Vec<u32>>) -> Self {
         let Some((_, jobs)) = jobs.by() else { return Self::default() };

@@ -1,7 +1,8 @@
 //! The debts: everything that was done to processes, written down before it is done, so that
 //! whoever comes after a death can give it back.
 //!
-//! The file is replaced as a whole. It is of this boot of the kernel: after another one nothing is owed.
+//! The file is replaced as a whole. It is of this boot of the kernel: after another one nothing is
+//! owed.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -18,13 +19,15 @@ use crate::members;
 
 /// Version of the file's layout.
 const LAYOUT: u32 = 1;
-/// Longest ledger that is read: more debts than [`crate::MOST_VTMS`] machines with [`crate::MOST_PIDS`] processes can have is a broken file.
+/// Longest ledger that is read: more debts than [`crate::MOST_VTMS`] machines with
+/// [`crate::MOST_PIDS`] processes can have is a broken file.
 const MOST_BYTES: u64 = 256 << 20;
 /// The file's name in its folder.
 const NAME: &str = "owed.json";
 /// How often processes are looked for that came while others were given back.
 const ROUNDS: usize = 3;
-/// How long the removal of a cgroup of ours is tried: the kernel lets go of a moved or dead task a moment later.
+/// How long the removal of a cgroup of ours is tried: the kernel lets go of a moved or dead task a
+/// moment later.
 const REMOVE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two such attempts.
 const REMOVE_PAUSE: Duration = Duration::from_millis(2);
@@ -116,7 +119,8 @@ impl Ledger {
         &self.debts
     }
 
-    /// Adds what is about to be owed. A debt that stands there already for the same thing stays as it is: the first one knows how it was.
+    /// Adds what is about to be owed. A debt that stands there already for the same thing stays as
+    /// it is: the first one knows how it was.
     ///
     /// # Errors
     /// When it can't be written; then nothing may be done.
@@ -160,7 +164,8 @@ impl Ledger {
         if self.debts.len() == before { Ok(()) } else { self.store() }
     }
 
-    /// Gives everything back, and strikes it out. What can't be given back is told, and all else is given back all the same.
+    /// Gives everything back, and strikes it out. What can't be given back is told, and all else is
+    /// given back all the same.
     ///
     /// # Errors
     /// The first of them, or where the file can't be written.
@@ -193,7 +198,8 @@ impl Ledger {
     }
 }
 
-/// Gives back what a ledger's file says is owed, without changing the file: what the guardian does, quickly.
+/// Gives back what a ledger's file says is owed, without changing the file: what the guardian does,
+/// quickly.
 ///
 /// # Errors
 /// As [`Ledger::pay`].
@@ -238,7 +244,8 @@ impl Debt {
     }
 }
 
-/// First whoever has real time loses it, then everybody may run, then the rest. Each of it can be done twice.
+/// First whoever has real time loses it, then everybody may run, then the rest. Each of it can be
+/// done twice.
 fn pay(debts: &[Debt]) -> Result<()> {
     let mut first = Ok(());
     let mut note = |result: Result<()>| {
@@ -297,12 +304,14 @@ fn out_of_real_time(pid: u32, nice: i32, affinity: &[u32]) {
     }
 }
 
-/// Least and longest that a deadline thread can have: so small a share that the kernel counts it as nothing (below 2^-20).
+/// Least and longest that a deadline thread can have: so small a share that the kernel counts it as
+/// nothing (below 2^-20).
 const LEAST_DEADLINE: Class =
     Class::Deadline { runtime_ns: 1024, deadline_ns: 4_000_000_000, period_ns: 4_000_000_000 };
 
-/// Puts a thread into an ordinary class. One of the deadline class goes by way of a share that counts as nothing: the kernel forgets to take back the
-/// share of a thread that leaves the class asleep, and so it forgets nothing.
+/// Puts a thread into an ordinary class. One of the deadline class goes by way of a share that
+/// counts as nothing: the kernel forgets to take back the share of a thread that leaves the class
+/// asleep, and so it forgets nothing.
 ///
 /// # Errors
 /// The kernel's.
@@ -310,7 +319,8 @@ pub fn leave_real_time(thread: u32, to: Class) -> io::Result<()> {
     let now = sys::schedule::class(thread)?;
     if matches!(now, Class::Deadline { .. }) {
         match sys::schedule::set_class(thread, LEAST_DEADLINE) {
-            // A kernel that has let in more than it has (Linux 6.18 takes back the share of some that die twice) refuses even a smaller share. To leave is never refused.
+            // A kernel that has let in more than it has (Linux 6.18 takes back the share of some
+            // that die twice) refuses even a smaller share. To leave is never refused.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
             other => other?,
         }
@@ -362,7 +372,8 @@ fn remove(dir: &Path) -> Result<()> {
                 if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
                     && Instant::now() < end =>
             {
-                // tidy(sleep): version 1 has no event for a cgroup becoming empty; bounded by REMOVE_TIMEOUT
+                // tidy(sleep): version 1 has no event for a cgroup becoming empty; bounded by
+                // REMOVE_TIMEOUT
                 std::thread::sleep(REMOVE_PAUSE);
             }
             Err(error) => return Err(error).at("remove cgroup", dir),

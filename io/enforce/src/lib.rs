@@ -7,7 +7,8 @@
 //! | deadline | the kernel's earliest deadline first | real-time class |
 //! | simulator | `reserve`'s dispatcher, in virtual time | nothing |
 //!
-//! A plan is prepared, which changes nothing, and committed, which is short. `docs/spec/reserve.md` says what is kept, and how exactly.
+//! A plan is prepared, which changes nothing, and committed, which is short. `docs/spec/reserve.md`
+//! says what is kept, and how exactly.
 
 #![forbid(unsafe_code)]
 
@@ -41,5 +42,6 @@ pub use room::deadline_room;
 pub use simulator::Simulator;
 pub use table::{MOST_PPM, Table, means, means_of};
 
-/// From when a slot counts as late, in ns: well over what a real-time thread takes to wake on a virtual machine, and a twentieth of the shortest slots that make sense.
+/// From when a slot counts as late, in ns: well over what a real-time thread takes to wake on a
+/// virtual machine, and a twentieth of the shortest slots that make sense.
 pub const LATE_NS: u64 = 500_000;

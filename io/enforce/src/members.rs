@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Most threads of one virtual task machine that are looked after. Each costs some microseconds of every look, and looks are nobody's budget; those beyond are ordinary threads.
+/// Most threads of one virtual task machine that are looked after. Each costs some microseconds of
+/// every look, and looks are nobody's budget; those beyond are ordinary threads.
 pub const MAX_THREADS: usize = 1_024;
 /// Most descendants of a process that are followed.
 const MOST_DESCENDANTS: usize = reserve::dispatch::MOST_JOBS;
@@ -28,7 +29,8 @@ pub fn is_it(pid: u32, start: u64) -> bool {
     state_and_start(pid).is_some_and(|(state, begun)| begun == start && !matches!(state, 'Z' | 'X'))
 }
 
-/// Whether this number is still that process, or what has not been waited for of it: its first thread may have ended before others.
+/// Whether this number is still that process, or what has not been waited for of it: its first
+/// thread may have ended before others.
 #[must_use]
 pub fn is_same(pid: u32, start: u64) -> bool {
     state_and_start(pid).is_some_and(|(_, begun)| begun == start)

@@ -1,4 +1,5 @@
-//! Where the processes of a virtual task machine are: in a cgroup that was named, in one of ours, or nowhere but in `/proc`.
+//! Where the processes of a virtual task machine are: in a cgroup that was named, in one of ours,
+//! or nowhere but in `/proc`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,11 +10,13 @@ use crate::ledger::{Debt, Ledger};
 use crate::members;
 use crate::plan::{Plan, Vtm};
 
-/// How often a process is seen on its way before it is taken as it is: some seconds of scans, far more than a container runtime takes.
+/// How often a process is seen on its way before it is taken as it is: some seconds of scans, far
+/// more than a container runtime takes.
 const MOST_SEEN: u32 = 100;
 /// How often descendants are looked for that were started while others were moved.
 const ROUNDS: usize = 4;
-/// Most processes of one virtual task machine that are looked at: one more than could have a thread that is looked after, which tells that there are more.
+/// Most processes of one virtual task machine that are looked at: one more than could have a thread
+/// that is looked after, which tells that there are more.
 pub const MAX_LOOKED: usize = members::MAX_THREADS + 1;
 
 /// Where an enforcer keeps its things.
@@ -44,7 +47,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Those of its processes that have arrived. Who is `known` has; who was seen on the way often enough has no more to go.
+    /// Those of its processes that have arrived. Who is `known` has; who was seen on the way often
+    /// enough has no more to go.
     pub fn of(
         &mut self,
         site: &Site,
@@ -79,7 +83,8 @@ pub struct Site {
     pub dir: Option<(PathBuf, Version)>,
     /// The cgroup with the controller `cpu`.
     pub cpu: Option<(PathBuf, Version)>,
-    /// The number of the first one's directory: one that was removed and made again is another, whose files have to be opened anew.
+    /// The number of the first one's directory: one that was removed and made again is another,
+    /// whose files have to be opened anew.
     pub inode: u64,
     /// Where there is no cgroup: they, with when they started; and their descendants.
     pub pids: Vec<(u32, u64)>,
@@ -124,7 +129,8 @@ impl Site {
     }
 }
 
-/// Finds or makes the place of each virtual task machine. What is made and moved stands in the ledger before.
+/// Finds or makes the place of each virtual task machine. What is made and moved stands in the
+/// ledger before.
 ///
 /// # Errors
 /// Where a cgroup or process is not there, or can't be put where it should be.
@@ -146,7 +152,8 @@ pub fn settle(
     Ok(sites)
 }
 
-/// Finds where the members of each virtual task machine are now. It makes and moves nothing: processes without a cgroup are a list.
+/// Finds where the members of each virtual task machine are now. It makes and moves nothing:
+/// processes without a cgroup are a list.
 ///
 /// # Errors
 /// Where a cgroup or process is not there.

@@ -71,7 +71,8 @@ pub struct Vtm {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct Members {
-    /// All of this cgroup and those below it, relative to the mount of each hierarchy (`tombolo/DC/DOMAIN`).
+    /// All of this cgroup and those below it, relative to the mount of each hierarchy
+    /// (`tombolo/DC/DOMAIN`).
     #[serde(default)]
     pub cgroup: Option<String>,
     /// And these processes.
@@ -117,7 +118,8 @@ impl From<Policy> for Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outside {
-    /// They wait: the budget is also the most that they get. By the freezer where there is one, by SIGSTOP elsewhere.
+    /// They wait: the budget is also the most that they get. By the freezer where there is one, by
+    /// SIGSTOP elsewhere.
     #[default]
     Held,
     /// They wait, by SIGSTOP and SIGCONT, though there is a freezer.
@@ -219,7 +221,8 @@ impl Plan {
         Self { vtms, ..Self::default() }
     }
 
-    /// Looks at all numbers and names; whether the machine has what they speak of is the enforcer's to see.
+    /// Looks at all numbers and names; whether the machine has what they speak of is the enforcer's
+    /// to see.
     ///
     /// # Errors
     /// The first that is wrong.

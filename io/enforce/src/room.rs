@@ -9,7 +9,8 @@ use sys::schedule::Class;
 use crate::hierarchy::{self, Hierarchies};
 use crate::members;
 
-/// Most of each processor that promises may have, in millionths: the kernel's bound is 95 % as it is shipped, of which its server of ordinary threads has 5 where it has one.
+/// Most of each processor that promises may have, in millionths: the kernel's bound is 95 % as it
+/// is shipped, of which its server of ordinary threads has 5 where it has one.
 const MOST_PPM: u64 = 900_000;
 /// The share of each processor that stays with ordinary threads, in millionths: the kernel's own
 /// server has it, or we leave it.
@@ -29,7 +30,8 @@ pub fn deadline_room<'a>(cgroups: impl Iterator<Item = &'a str>) -> DeadlineRoom
     let processors = crate::deadline::online().map_or(0, |online| online.len());
     let mut ours = BTreeSet::new();
     let mut cgroups = cgroups.peekable();
-    // Where nothing can be found out, the threads of all count as others': that refuses more, and nothing that was admitted fails.
+    // Where nothing can be found out, the threads of all count as others': that refuses more, and
+    // nothing that was admitted fails.
     if cgroups.peek().is_some()
         && let Ok(hierarchies) = Hierarchies::discover()
         && let Some(mount) = hierarchies.membership()
@@ -40,7 +42,8 @@ pub fn deadline_room<'a>(cgroups: impl Iterator<Item = &'a str>) -> DeadlineRoom
     room(processors, &ours)
 }
 
-/// Most of each processor, in millionths, by what the kernel was told (`sched_rt_runtime_us` in each `sched_rt_period_us`; -1: no bound).
+/// Most of each processor, in millionths, by what the kernel was told (`sched_rt_runtime_us` in
+/// each `sched_rt_period_us`; -1: no bound).
 fn most_ppm() -> u64 {
     let read = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;

@@ -1,4 +1,5 @@
-//! The simulator: the same decisions in virtual time. What it reports is what a machine would give whose switches take what was said.
+//! The simulator: the same decisions in virtual time. What it reports is what a machine would give
+//! whose switches take what was said.
 
 mod jobs;
 
@@ -148,7 +149,8 @@ impl Simulator {
         self.cores.get(&processor)?.recording()
     }
 
-    /// Comes to the same decisions as a recorded dispatcher, of a simulator or of a real thread, or names the first that differs.
+    /// Comes to the same decisions as a recorded dispatcher, of a simulator or of a real thread, or
+    /// names the first that differs.
     ///
     /// # Errors
     /// Replays a recording.

@@ -38,7 +38,8 @@ impl Drop for Sleeper {
     }
 }
 
-/// A thread that is nobody's, and has that share of a processor by deadlines until `during` is over. `None`: the kernel has no such share.
+/// A thread that is nobody's, and has that share of a processor by deadlines until `during` is
+/// over. `None`: the kernel has no such share.
 fn beside<T>(share_ppm: u64, during: impl FnOnce() -> T) -> Option<T> {
     let (tell, told) = mpsc::sync_channel(1);
     let (end, ended) = mpsc::sync_channel::<()>(1);
@@ -117,7 +118,8 @@ fn what_is_left_is_about_what_the_kernel_has() {
         return println!("skipped: the kernel has no deadlines for us");
     }
     let processors = u64::try_from(room.processors).expect("a number of processors");
-    // 5 % of each, where the kernel has no server for ordinary threads; and what is not one thread's.
+    // 5 % of each, where the kernel has no server for ordinary threads; and what is not one
+    // thread's.
     let threads = room.left_ppm().div_ceil(900_000) + processors;
     let share_ppm = (room.left_ppm() + 60_000 * processors) / threads;
     fn all(threads: u64, share_ppm: u64) -> bool {
@@ -126,7 +128,8 @@ fn what_is_left_is_about_what_the_kernel_has() {
     assert!(!all(threads, share_ppm), "{threads} threads have {share_ppm} ppm each, and {room:?} was all");
 }
 
-/// Once `idle` and `fair` took what the class left (`SCHED_FLAG_RECLAIM`), before all ordinary threads: a quota of 85 % beside one of them had 54 % of a processor, and was told as kept.
+/// Once `idle` and `fair` took what the class left (`SCHED_FLAG_RECLAIM`), before all ordinary
+/// threads: a quota of 85 % beside one of them had 54 % of a processor, and was told as kept.
 #[test]
 fn nobody_outside_of_a_budget_goes_before_quotas_and_ordinary_threads() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,6 +155,7 @@ fn nobody_outside_of_a_budget_goes_before_quotas_and_ordinary_threads() {
         let class = sys::schedule::class(hog.0.id()).expect("it is there");
         assert!(matches!(class, Class::Deadline { .. }), "{class:?}");
     }
-    // Linux 6.18 takes back the share of one that dies out of its budget twice, now and then, and lets in too much from then on.
+    // Linux 6.18 takes back the share of one that dies out of its budget twice, now and then, and
+    // lets in too much from then on.
     deadline.release().expect("all is given back");
 }

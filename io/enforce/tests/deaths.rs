@@ -154,7 +154,8 @@ fn a_table_dies_and_those_that_were_idle_are_ordinary() {
     dies(Kind::Table, Outside::Idle, false);
 }
 
-/// Time goes to and fro between two without a pause, by commits that wait for nobody, and at some moment of one of them the dispatcher dies.
+/// Time goes to and fro between two without a pause, by commits that wait for nobody, and at some
+/// moment of one of them the dispatcher dies.
 #[test]
 fn a_table_dies_in_the_middle_of_changes_and_nobody_is_held() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +264,8 @@ fn whoever_asked_may_go_and_come_back_and_a_guardian_is_replaced() {
     other.stop().expect("it ends");
 }
 
-/// The story of it: a real-time job whose dispatcher is dead has the processor for itself, and a machine of two processors stands still.
+/// The story of it: a real-time job whose dispatcher is dead has the processor for itself, and a
+/// machine of two processors stands still.
 #[test]
 fn whoever_is_left_real_time_is_bounded_by_the_kernel() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -312,7 +314,8 @@ fn whoever_is_left_real_time_is_bounded_by_the_kernel() {
     client.stop().expect("it ends");
 }
 
-/// The story of it: a machine that was suspended, or a virtual one that was away, wakes up with its clock far ahead.
+/// The story of it: a machine that was suspended, or a virtual one that was away, wakes up with its
+/// clock far ahead.
 #[test]
 fn a_dispatcher_that_was_away_takes_the_table_up_where_it_should_be() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -35,7 +35,8 @@ impl Program {
         Self::start(command)
     }
 
-    /// One whose threads read all the time of which control groups they are. That takes the kernel's locks of control groups, as freezing does.
+    /// One whose threads read all the time of which control groups they are. That takes the
+    /// kernel's locks of control groups, as freezing does.
     fn reads_its_groups() -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "reads_its_groups_where_it_is_told_to"]).env(READS, "8");
@@ -77,7 +78,8 @@ fn floods_where_it_is_told_to() {
     let _ = first.map(std::thread::JoinHandle::join);
 }
 
-/// Not a test: threads that read of which control groups they are, and the state of the freezer they are in where that has one, and start processes.
+/// Not a test: threads that read of which control groups they are, and the state of the freezer
+/// they are in where that has one, and start processes.
 #[test]
 fn reads_its_groups_where_it_is_told_to() {
     let Some(threads) = std::env::var(READS).ok().and_then(|count| count.parse::<usize>().ok()) else {
@@ -120,8 +122,9 @@ fn until(table: &mut Table, what: &str, mut done: impl FnMut(&mut Table) -> bool
     }
 }
 
-/// Once threads kept their real-time class when their slot was over, until the kernel had frozen them, and those started after admission cost what no switch
-/// was charged for: a neighbour lost what six hundred threads took to stand still.
+/// Once threads kept their real-time class when their slot was over, until the kernel had frozen
+/// them, and those started after admission cost what no switch was charged for: a neighbour lost
+/// what six hundred threads took to stand still.
 #[test]
 fn a_neighbour_has_its_slots_whole_beside_hundreds_of_threads() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,7 +166,8 @@ fn a_neighbour_has_its_slots_whole_beside_hundreds_of_threads() {
     table.release().expect("all is given back");
 }
 
-/// Whoever reads `/proc/self/cgroup` takes locks that whoever freezes and thaws takes too, slot by slot.
+/// Whoever reads `/proc/self/cgroup` takes locks that whoever freezes and thaws takes too, slot by
+/// slot.
 #[test]
 fn a_neighbour_has_its_slots_while_others_read_of_which_control_groups_they_are() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,7 +201,8 @@ fn a_neighbour_has_its_slots_while_others_read_of_which_control_groups_they_are(
         println!("beside {beside} gold used {} ms: {after:?}", used / MS);
         shares.push(u128::from(used) * 1000 * 40 / (begun.elapsed().as_nanos() * 10));
     }
-    // A lock that is waited for in each slot of ten ms would cost more than one of them. Who else is real-time on this machine takes of both.
+    // A lock that is waited for in each slot of ten ms would cost more than one of them. Who else
+    // is real-time on this machine takes of both.
     let [alone, beside] = *shares else { panic!("two spans") };
     assert!(
         beside * 10 >= alone.min(1000) * 9,
@@ -206,7 +211,8 @@ fn a_neighbour_has_its_slots_while_others_read_of_which_control_groups_they_are(
     table.release().expect("all is given back");
 }
 
-/// Once each process that a fork loop started stayed in the ledger for as long as its machine was kept, until no reader took the ledger any more.
+/// Once each process that a fork loop started stayed in the ledger for as long as its machine was
+/// kept, until no reader took the ledger any more.
 #[test]
 fn who_starts_processes_without_end_makes_no_ledger_without_end() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! How the thread of a processor is given orders, explored: every order of every step of those who give and of the thread that decides (`RUSTFLAGS="--cfg
-//! loom"`).
+//! How the thread of a processor is given orders, explored: every order of every step of those who
+//! give and of the thread that decides (`RUSTFLAGS="--cfg loom"`).
 //!
 //! Two things must hold: once a commit is over nothing is decided without it, though nobody has
 //! waited for the thread; and nobody waits for ever.
@@ -36,7 +36,8 @@ enum Order {
 struct World {
     orders: Orders<Order>,
     bed: (Mutex<()>, Condvar),
-    /// The plan that was committed, in the order in which things really happen: loom takes no notice of it.
+    /// The plan that was committed, in the order in which things really happen: loom takes no
+    /// notice of it.
     committed: Plain,
     /// For the thread that waits until a plan is taken.
     answer: (Mutex<u32>, Condvar),

@@ -1,4 +1,5 @@
-//! Where control groups can't be written, as in many containers: what is kept all the same, how, and what is said of it.
+//! Where control groups can't be written, as in many containers: what is kept all the same, how,
+//! and what is said of it.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -47,7 +48,8 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Runs something where each hierarchy is mounted read-only: in a mount namespace that the thread has for itself, with those that it starts. `None`, and said, where there is no such namespace.
+/// Runs something where each hierarchy is mounted read-only: in a mount namespace that the thread
+/// has for itself, with those that it starts. `None`, and said, where there is no such namespace.
 fn read_only<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

@@ -13,10 +13,11 @@ use wire::service::SESSION_NONE;
 pub const MAX_PENDING: usize = 512;
 /// Most bytes of such requests together: they are kept to be asked again.
 pub const MAX_PENDING_BYTES: usize = 512 * 1024;
-/// How long a request may wait for its answer, dead servers included. Resolvers give up earlier; libnss-resolve after two
-/// minutes.
+/// How long a request may wait for its answer, dead servers included. Resolvers give up earlier;
+/// libnss-resolve after two minutes.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// How often to look for room in a ring that had none for all that waits. A server reads a full ring within less.
+/// How often to look for room in a ring that had none for all that waits. A server reads a full
+/// ring within less.
 const RESEND_AFTER: Duration = Duration::from_millis(10);
 
 /// The links that the entrances use, each with a channel of its own.
@@ -95,7 +96,8 @@ impl<O> Backend<O> {
         Ok(())
     }
 
-    /// Asks what is not asked yet, as far as there is room in the ring: what waited for a new link may be more than that takes.
+    /// Asks what is not asked yet, as far as there is room in the ring: what waited for a new link
+    /// may be more than that takes.
     pub fn catch_up(&mut self, entrance: Entrance) {
         if !self.is_behind[entrance as usize] {
             return;
@@ -158,7 +160,8 @@ impl<O> Backend<O> {
         Some(waiting.pending)
     }
 
-    /// The next answer of a link, given to `deliver` with the request. False: there is none for now.
+    /// The next answer of a link, given to `deliver` with the request. False: there is none for
+    /// now.
     ///
     /// # Errors
     /// The link is broken, and forgotten.

@@ -1,11 +1,13 @@
-//! The little that the stub has to know of a DNS message (RFC 1035 section 4.1, RFC 6891 section 6.1): its header, where
-//! its question ends, and how long an answer may be. What it means is the service's business.
+//! The little that the stub has to know of a DNS message (RFC 1035 section 4.1, RFC 6891 section
+//! 6.1): its header, where its question ends, and how long an answer may be. What it means is the
+//! service's business.
 
 /// Bytes of the header.
 const HEADER_BYTES: usize = 12;
 /// Longest answer over UDP to a client that says nothing of EDNS (RFC 1035 section 2.3.4).
 const PLAIN_UDP_BYTES: usize = 512;
-/// Longest answer over UDP to anybody: fits the loopback device many times over, and keeps a datagram short.
+/// Longest answer over UDP to anybody: fits the loopback device many times over, and keeps a
+/// datagram short.
 const MAX_UDP_BYTES: usize = 4096;
 /// Bytes of an OPT record without options: name, type, class, ttl, length.
 const OPT_BYTES: usize = 11;
@@ -78,8 +80,8 @@ pub fn check(query: &[u8]) -> Result<Query, Bad> {
     Ok(Query { udp_bytes, question_end, edns: edns.is_some() })
 }
 
-/// Where the one question ends: behind labels up to the root, a type and a class. No pointers: there is nothing before
-/// the question that one could point to.
+/// Where the one question ends: behind labels up to the root, a type and a class. No pointers:
+/// there is nothing before the question that one could point to.
 fn question_end(message: &[u8]) -> Option<usize> {
     let mut at = HEADER_BYTES;
     loop {
@@ -93,8 +95,8 @@ fn question_end(message: &[u8]) -> Option<usize> {
     (end <= message.len() && at - HEADER_BYTES < 255).then_some(end)
 }
 
-/// The payload size of the OPT record, where the client has put it: first of the additional records. Whoever puts it
-/// elsewhere gets answers that fit everybody.
+/// The payload size of the OPT record, where the client has put it: first of the additional
+/// records. Whoever puts it elsewhere gets answers that fit everybody.
 fn edns_bytes(query: &[u8], question_end: usize, additional: u16) -> Option<usize> {
     let record = query.get(question_end..question_end + OPT_BYTES).filter(|_| additional > 0)?;
     let is_opt = record[0] == 0 && u16::from_be_bytes([record[1], record[2]]) == TYPE_OPT;
@@ -111,8 +113,8 @@ pub fn failure(query: &[u8], code: Code) -> Vec<u8> {
     answer
 }
 
-/// The service's answer as the client may have it: under the client's number, and cut to `most` bytes with the truncation
-/// bit set, where it is longer. `None`: it is no answer.
+/// The service's answer as the client may have it: under the client's number, and cut to `most`
+/// bytes with the truncation bit set, where it is longer. `None`: it is no answer.
 pub fn fit(query: &[u8], checked: &Query, answer: &[u8], most: usize) -> Option<Vec<u8>> {
     let flags = answer.get(2).filter(|_| answer.len() >= HEADER_BYTES)?;
     if flags & bits::RESPONSE == 0 {

@@ -1,6 +1,7 @@
-//! Native entrances of the directory service, for programs that do not open `/srv`: a DNS stub on UDP and TCP, and the
-//! socket that libnss-resolve talks to. One thread in the frontend's process serves them all, over links of their own to
-//! the service. The sockets are bound by the daemon, inside the domain. Described in `docs/spec/entrances.md`.
+//! Native entrances of the directory service, for programs that do not open `/srv`: a DNS stub on
+//! UDP and TCP, and the socket that libnss-resolve talks to. One thread in the frontend's process
+//! serves them all, over links of their own to the service. The sockets are bound by the daemon,
+//! inside the domain. Described in `docs/spec/entrances.md`.
 
 mod backend;
 mod dns;
@@ -117,8 +118,8 @@ pub fn run_observed(entrances: Entrances, answered: Answered) -> io::Result<Hand
 }
 
 impl Handle {
-    /// Gives an entrance a link to the service: the first one, or the next after its server's death. What has no answer
-    /// yet is asked (again) by it.
+    /// Gives an entrance a link to the service: the first one, or the next after its server's
+    /// death. What has no answer yet is asked (again) by it.
     pub fn connect(&self, entrance: Entrance, end: End) {
         self.shared.send(Command::Connect(entrance, end));
     }

@@ -1,5 +1,6 @@
-//! The calls of libnss-resolve: varlink (one JSON object and a NUL per message) with the interface `io.systemd.Resolve`
-//! (systemd's `nss-resolve.c` is its one client here). Decides without waiting.
+//! The calls of libnss-resolve: varlink (one JSON object and a NUL per message) with the interface
+//! `io.systemd.Resolve` (systemd's `nss-resolve.c` is its one client here). Decides without
+//! waiting.
 
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -100,8 +101,8 @@ fn address(parameters: &Map<String, Value>) -> Result<Call, Wrong> {
 }
 
 impl Call {
-    /// The reply to what needs no service: an address instead of a name, and the names of this machine (RFC 6761
-    /// section 6.3).
+    /// The reply to what needs no service: an address instead of a name, and the names of this
+    /// machine (RFC 6761 section 6.3).
     pub fn known(&self) -> Option<Vec<u8>> {
         let Self::Hostname { name, v4, v6 } = self else { return None };
         let text = name.strip_suffix('.').unwrap_or(name);
@@ -156,8 +157,8 @@ fn addresses_reply(addresses: impl Iterator<Item = IpAddr>, name: &str) -> Vec<u
     message(&json!({ "parameters": { "addresses": addresses, "name": name, "flags": ANSWERED_BY_DNS } }))
 }
 
-/// The reply to a call that the service could not answer. libnss-resolve takes some names of errors to mean "try again
-/// later" and all others of this interface to mean "there is no such host".
+/// The reply to a call that the service could not answer. libnss-resolve takes some names of errors
+/// to mean "try again later" and all others of this interface to mean "there is no such host".
 pub fn failure(errno: Errno) -> Vec<u8> {
     match errno {
         Errno::NOENT => error("io.systemd.Resolve.DNSError", &json!({ "rcode": NXDOMAIN })),

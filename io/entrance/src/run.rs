@@ -21,8 +21,8 @@ const MAX_UDP_QUERY_BYTES: usize = 4096;
 const BATCH: usize = 32;
 /// Events fetched at once.
 const EVENTS: usize = 32;
-/// How long not to accept after that failed for want of a descriptor or memory: who waits keeps the listening socket ready, and nothing
-/// but the end of a client changes that.
+/// How long not to accept after that failed for want of a descriptor or memory: who waits keeps the
+/// listening socket ready, and nothing but the end of a client changes that.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest answer over TCP: what its frame can say.
 const MAX_TCP_BYTES: usize = u16::MAX as usize;
@@ -172,7 +172,8 @@ impl Loop {
                     }
                 }
                 Err(error) if is_harmless(&error) => return,
-                // An ICMP error of an earlier answer is told to the next read; it concerns nobody here.
+                // An ICMP error of an earlier answer is told to the next read; it concerns nobody
+                // here.
                 Err(error) => tracing::debug!(%error, "the stub's UDP socket reports"),
             }
         }
@@ -302,8 +303,8 @@ impl Loop {
         self.ask(Entrance::Resolve, file, payload, Origin::Resolve(id, call))
     }
 
-    /// Asks the service. What there is no room for is answered at once, and no more than that: the caller goes on with the
-    /// client's next message, however many there are.
+    /// Asks the service. What there is no room for is answered at once, and no more than that: the
+    /// caller goes on with the client's next message, however many there are.
     fn ask(
         &mut self,
         entrance: Entrance,
@@ -342,8 +343,9 @@ impl Loop {
         self.shared.counters.set_pending(self.backend.len());
     }
 
-    /// Answers a request, and deals with what its client has sent meanwhile. For the loop alone: whoever deals with a client's
-    /// messages answers by [`Loop::answer`], or each message would nest in the one before.
+    /// Answers a request, and deals with what its client has sent meanwhile. For the loop alone:
+    /// whoever deals with a client's messages answers by [`Loop::answer`], or each message would
+    /// nest in the one before.
     fn deliver(&mut self, pending: Pending<Origin>, answer: Result<&[u8], Errno>) {
         let answered = self.answer(&pending, answer);
         if let Origin::Tcp(id, _) | Origin::Resolve(id, _) = pending.origin {

@@ -1,4 +1,5 @@
-//! A client on a stream: DNS over TCP, or varlink on a Unix socket. Bounded in what it may send and leave unread.
+//! A client on a stream: DNS over TCP, or varlink on a Unix socket. Bounded in what it may send and
+//! leave unread.
 
 use rustix::event::epoll::EventFlags;
 use std::io::{self, Read, Write};
@@ -98,7 +99,8 @@ impl Client {
         Ok(())
     }
 
-    /// The next whole message, without its frame, as far as the client may have one more outstanding.
+    /// The next whole message, without its frame, as far as the client may have one more
+    /// outstanding.
     pub fn message(&mut self) -> Result<Option<Vec<u8>>, Hopeless> {
         if self.outstanding >= self.most_outstanding() {
             return Ok(None);

@@ -19,7 +19,8 @@ fn ask(client: &mut TcpStream) {
     client.write_all(QUERY).expect("sent");
 }
 
-/// Without a descriptor for the next client, the loop tried again at once, and so on: a processor's worth.
+/// Without a descriptor for the next client, the loop tried again at once, and so on: a processor's
+/// worth.
 #[test]
 fn without_descriptors_the_stub_pauses_and_then_goes_on() {
     const FAILURES: u32 = 4;

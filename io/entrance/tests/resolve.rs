@@ -1,4 +1,5 @@
-//! The resolver socket as its clients see it: by hand, and with the real libnss-resolve where it can be had.
+//! The resolver socket as its clients see it: by hand, and with the real libnss-resolve where it
+//! can be had.
 
 use entrance::{Entrance, Entrances, Handle};
 use session::Control;
@@ -85,7 +86,8 @@ fn nonsense_and_endless_messages_end_the_connection() {
     assert!(call(&mut stage.client(), &hostname("v4.example")).contains("[192,0,2,4]"));
 }
 
-/// The library, from Debian's package, unpacked and never installed: installing it would change how this machine resolves.
+/// The library, from Debian's package, unpacked and never installed: installing it would change how
+/// this machine resolves.
 fn library(folder: &Path) -> Option<PathBuf> {
     let run = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).current_dir(folder).output().ok()?;

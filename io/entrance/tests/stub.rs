@@ -234,8 +234,9 @@ fn fill(stage: &Stage) -> (UdpSocket, u64) {
     (socket, most)
 }
 
-/// A client filled the stub with queries that nobody answered, and then asked ahead over TCP: each query that was refused
-/// was dealt with inside of the one before, until the stack was full and the whole frontend ended.
+/// A client filled the stub with queries that nobody answered, and then asked ahead over TCP: each
+/// query that was refused was dealt with inside of the one before, until the stack was full and the
+/// whole frontend ended.
 #[test]
 fn however_many_queries_are_refused_at_once_each_is_answered_and_the_stub_goes_on() {
     /// In one read of the stub's, with the shortest question there is: that for the root.
@@ -257,8 +258,8 @@ fn however_many_queries_are_refused_at_once_each_is_answered_and_the_stub_goes_o
     assert_eq!(code(&ask_udp(&stage.udp(), &query(1, "host.example"))), 2);
 }
 
-/// More queries waited for a server that died than the ring of the next one takes: the rest was never asked, and its
-/// clients waited in vain.
+/// More queries waited for a server that died than the ring of the next one takes: the rest was
+/// never asked, and its clients waited in vain.
 #[test]
 fn all_that_waits_is_asked_of_the_next_server_however_much_it_is() {
     let mut stage = Stage::set();

@@ -1,7 +1,7 @@
 //! The parts of the kernel's FUSE protocol that `polyfuse-kernel` (ABI 7.31) does not name yet.
 //!
-//! Source of every constant: `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45), whose changelog says which
-//! minor version brought it.
+//! Source of every constant: `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45), whose
+//! changelog says which minor version brought it.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -15,13 +15,15 @@ pub(crate) const FUSE_INIT_EXT: u32 = 1 << 30;
 pub(crate) const FUSE_HAS_RESEND: u32 = 1 << (39 - 32);
 /// `flags2` (bit 37 of both words): files may have memory behind them that mmap(2) reaches (7.40).
 pub(crate) const FUSE_PASSTHROUGH: u32 = 1 << (37 - 32);
-/// How many file systems may lie upon each other behind such a file, which `INIT` has to say: memory is none.
+/// How many file systems may lie upon each other behind such a file, which `INIT` has to say:
+/// memory is none.
 pub(crate) const STACK_DEPTH: u32 = 1;
 /// Notification: send again all that was read and never answered (7.40).
 pub(crate) const FUSE_NOTIFY_RESEND: u32 = 7;
 /// Bit of `unique` in a request that is sent again (7.40).
 pub(crate) const FUSE_UNIQUE_RESEND: u64 = 1 << 63;
-/// Open flag: writes need not be serialized by the inode's lock (7.39); the kernel keeps to it within the size.
+/// Open flag: writes need not be serialized by the inode's lock (7.39); the kernel keeps to it
+/// within the size.
 pub(crate) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// Open flag: the memory that `backing_id` of the reply names is behind the file (7.40).
 pub(crate) const FOPEN_PASSTHROUGH: u32 = 1 << 7;

@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sys::eventfd::Eventfd;
 
-/// In a request's number: it did not come from the kernel, which counts its own from 2, and marks those that it sends again by the bit
-/// above.
+/// In a request's number: it did not come from the kernel, which counts its own from 2, and marks
+/// those that it sends again by the bit above.
 pub(crate) const MARK: u64 = 1 << 62;
 
 /// An answer of the core.

@@ -130,7 +130,8 @@ fn connect(shared: &Arc<Shared>, new: NewLink, descriptors: Vec<OwnedFd>) {
             return shared.with(|core| core.link_ended(new.service, new.epoch, true));
         }
     };
-    // The lock is held while the receiver starts, so that its first message finds the link in its place.
+    // The lock is held while the receiver starts, so that its first message finds the link in its
+    // place.
     let started = shared
         .with(|core| Link::start(caller, answers, new, shared).map(|link| core.host.link(new.service, link)));
     if let Err(error) = started {

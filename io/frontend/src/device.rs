@@ -13,11 +13,13 @@ use crate::abi;
 
 /// Most bytes of data in one `WRITE` and one `READ` request; longer calls are split by the kernel.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 128 * 1024;
-/// The buffer that requests are read into: the data and one page for the heads (the kernel asks for 4 KiB at least).
+/// The buffer that requests are read into: the data and one page for the heads (the kernel asks for
+/// 4 KiB at least).
 const REQUEST_BYTES: usize = TRANSFER_BYTES_MAX + 4096;
 
-/// The buffer that requests are read into, all of whose memory is there: a frontend that is killed while the kernel copies a request into a page that is not
-/// fails that request with `EIO`, instead of leaving it to its successor.
+/// The buffer that requests are read into, all of whose memory is there: a frontend that is killed
+/// while the kernel copies a request into a page that is not fails that request with `EIO`, instead
+/// of leaving it to its successor.
 pub(crate) fn request_buffer() -> Vec<u8> {
     // Zeros would come as memory that is provided when it is first touched.
     vec![u8::MAX; REQUEST_BYTES]
@@ -40,17 +42,18 @@ impl Default for MountOptions {
     }
 }
 
-/// Opens `/dev/fuse`, close-on-exec. A duplicate of the descriptor keeps the mount alive while a frontend is away.
+/// Opens `/dev/fuse`, close-on-exec. A duplicate of the descriptor keeps the mount alive while a
+/// frontend is away.
 ///
 /// # Errors
-/// The errors of open(2): `NotFound` where the kernel has no FUSE (load the module `fuse`), `PermissionDenied` where the
-/// device is closed to the caller.
+/// The errors of open(2): `NotFound` where the kernel has no FUSE (load the module `fuse`),
+/// `PermissionDenied` where the device is closed to the caller.
 pub fn open_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Makes a FUSE mount on `device` that belongs to no namespace yet; attach it with move_mount(2). All users may
-/// enter it, and the kernel checks the permission bits.
+/// Makes a FUSE mount on `device` that belongs to no namespace yet; attach it with move_mount(2).
+/// All users may enter it, and the kernel checks the permission bits.
 ///
 /// # Errors
 /// The errors of fsopen(2), fsconfig(2) and fsmount(2); needs `CAP_SYS_ADMIN`.
@@ -95,7 +98,8 @@ impl Device {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(bytes) => return Ok(Some(bytes)),
-                // ENOENT: the request was given up while it was read. ENODEV: unmounted. ECONNABORTED: aborted.
+                // ENOENT: the request was given up while it was read. ENODEV: unmounted.
+                // ECONNABORTED: aborted.
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 Err(Errno::NOENT | Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait()?,
@@ -165,7 +169,8 @@ mod tests {
         entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count()
     }
 
-    /// A frontend was killed while the kernel copied the first long request into its buffer, and a write of a program failed with `EIO`.
+    /// A frontend was killed while the kernel copied the first long request into its buffer, and a
+    /// write of a program failed with `EIO`.
     #[test]
     fn all_memory_of_the_buffer_for_requests_is_there_before_the_first() {
         // Its first and its last bytes may share their pages with others.

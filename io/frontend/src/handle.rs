@@ -10,13 +10,15 @@ use crate::tree::Node;
 
 /// Requests that one session may have asked and not been answered.
 pub(crate) const OUTSTANDING_MAX: usize = 64;
-/// Bytes of request lines that one session may have outstanding before it may not ask more. The write that passes it is
-/// taken, so that the longest line always can be.
+/// Bytes of request lines that one session may have outstanding before it may not ask more. The
+/// write that passes it is taken, so that the longest line always can be.
 pub(crate) const ASKED_BYTES_MAX: usize = MAX_REQUEST_BYTES;
-/// Calls under way that the ledger remembers of one open file, as many as it may have requests outstanding: further ioctls wait for one
-/// to end, and of further control writes a successor does not know how far they came.
+/// Calls under way that the ledger remembers of one open file, as many as it may have requests
+/// outstanding: further ioctls wait for one to end, and of further control writes a successor does
+/// not know how far they came.
 pub(crate) const COMMANDS_MAX: usize = OUTSTANDING_MAX;
-/// Answers (errors and empty ones count) that one session may leave unread; then nothing more may be asked.
+/// Answers (errors and empty ones count) that one session may leave unread; then nothing more may
+/// be asked.
 pub(crate) const UNREAD_MAX: usize = 1024;
 /// Bytes of answers that one session may leave unread; then nothing more may be asked.
 pub(crate) const UNREAD_BYTES_MAX: usize = 256 * 1024;
@@ -85,7 +87,8 @@ pub(crate) enum Flow {
     Stream(Box<Stream>),
     /// Bytes at offsets.
     Offsets,
-    /// As the backend of a device does it. What poll(2) says, in the bits of [`wire::service::ready`].
+    /// As the backend of a device does it. What poll(2) says, in the bits of
+    /// [`wire::service::ready`].
     Device(u32),
 }
 
@@ -182,8 +185,8 @@ impl Session {
         self.end_due = false;
     }
 
-    /// The next that a read would give, or `None` where it would wait. Empty answers are nobody's end of file: they
-    /// are dropped here.
+    /// The next that a read would give, or `None` where it would wait. Empty answers are nobody's
+    /// end of file: they are dropped here.
     pub(crate) fn read(&mut self, size: usize) -> Option<Taken> {
         loop {
             let Some(first) = self.entries.front_mut() else {
@@ -211,8 +214,8 @@ impl Session {
         }
     }
 
-    /// Whether a write is a record that waits for its answer. Until the backend of a stream has said so anew, one that may be
-    /// such a stream is taken for it.
+    /// Whether a write is a record that waits for its answer. Until the backend of a stream has
+    /// said so anew, one that may be such a stream is taken for it.
     pub(crate) fn waits_for_answers(&self) -> bool {
         match &self.flow {
             Flow::Stream(stream) => stream.adopted || stream.writes_wait(),
@@ -284,8 +287,9 @@ pub(crate) struct Poll {
 }
 
 impl Poll {
-    /// One more poller of the same open file, which is told `ready`. The kernel has one name for all pollers of an open file, and
-    /// wakes all of them at once: whoever polled before waits on for what it waits for.
+    /// One more poller of the same open file, which is told `ready`. The kernel has one name for
+    /// all pollers of an open file, and wakes all of them at once: whoever polled before waits on
+    /// for what it waits for.
     pub(crate) fn joined(before: Option<Poll>, handle: u64, events: u32, ready: u32) -> Poll {
         match before {
             Some(before) => {
@@ -307,7 +311,8 @@ const PRIORITY: u32 = 0x2;
 /// `POLLERR`.
 const ERROR: u32 = 0x8;
 
-/// Returns the events that poll(2) reports for a device whose backend has stated `bits` of [`ready`].
+/// Returns the events that poll(2) reports for a device whose backend has stated `bits` of
+/// [`ready`].
 fn events_of(bits: u32) -> u32 {
     let events = [
         (ready::READ, READABLE),
@@ -349,8 +354,8 @@ pub(crate) struct Handle {
     /// The outstanding poll, if there is one.
     pub(crate) poll: Option<Poll>,
     pub(crate) last: Last,
-    /// Calls under way that a successor must not make again: control writes with their lines that are done, and ioctls of files of
-    /// which nothing may be asked twice.
+    /// Calls under way that a successor must not make again: control writes with their lines that
+    /// are done, and ioctls of files of which nothing may be asked twice.
     pub(crate) commands: Vec<(u64, u32)>,
     /// Parked opens, ioctls and control writes.
     pub(crate) calls: Vec<u64>,
@@ -395,7 +400,8 @@ impl Handle {
         self.dirty = true;
     }
 
-    /// Notes an ioctl that is about to be made. False: no more can be noted, of those that are under way (`lives`) and can't be forgotten.
+    /// Notes an ioctl that is about to be made. False: no more can be noted, of those that are
+    /// under way (`lives`) and can't be forgotten.
     pub(crate) fn begun(&mut self, key: u64, lives: impl Fn(u64) -> bool) -> bool {
         if self.commands.len() >= COMMANDS_MAX {
             // Of a predecessor's, whose callers have not come again.

@@ -1,6 +1,7 @@
 //! The file that one incarnation of a domain leaves for the next one: `/srv/self/handover`.
 //!
-//! The bytes are in a file that the daemon keeps, so that they outlive the frontend, the domain and the daemon.
+//! The bytes are in a file that the daemon keeps, so that they outlive the frontend, the domain and
+//! the daemon.
 
 use rustix::io::Errno;
 use std::fs::File;
@@ -8,7 +9,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-/// Most bytes that it may have: enough to say where one was, and little for whoever carries it to another node.
+/// Most bytes that it may have: enough to say where one was, and little for whoever carries it to
+/// another node.
 pub const HANDOVER_BYTES_MAX: usize = 64 * 1024;
 
 /// The file that the daemon handed over, where there is one.

@@ -32,7 +32,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// The middle of the bucket in which the quantile `part` of `whole` lies, in ns; 0 when nothing was recorded.
+    /// The middle of the bucket in which the quantile `part` of `whole` lies, in ns; 0 when nothing
+    /// was recorded.
     fn quantile(&self, part: u64, whole: u64) -> u64 {
         let rank = (self.count * part).div_ceil(whole).max(1);
         let mut seen = 0;

@@ -46,9 +46,11 @@ pub(crate) enum Outgoing {
     },
 }
 
-/// The world of a [`crate::core::Core`]: the kernel, the ledger, the backends, the daemon, the clock.
+/// The world of a [`crate::core::Core`]: the kernel, the ledger, the backends, the daemon, the
+/// clock.
 pub(crate) trait Host {
-    /// Answers the request `unique` of the kernel; `errno` 0 is success. False: nobody waits for it any more.
+    /// Answers the request `unique` of the kernel; `errno` 0 is success. False: nobody waits for it
+    /// any more.
     fn reply(&mut self, unique: u64, errno: i32, parts: &[&[u8]]) -> bool;
     /// Wakes whoever polls with this handle.
     fn notify_poll(&mut self, handle: u64);

@@ -1,7 +1,9 @@
-//! The parameters handed to a frontend at its start by its parent: the daemon on a node, the agent in a guest.
+//! The parameters handed to a frontend at its start by its parent: the daemon on a node, the agent
+//! in a guest.
 //!
-//! A frontend's standard input is its private control socket. The first packet on it is the [`Launch`], with the
-//! descriptors that it serves; so nothing has to be inherited by number, and the frontend does nothing before that packet.
+//! A frontend's standard input is its private control socket. The first packet on it is the
+//! [`Launch`], with the descriptors that it serves; so nothing has to be inherited by number, and
+//! the frontend does nothing before that packet.
 
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -10,7 +12,8 @@ use thiserror::Error;
 
 /// Longest launch packet, in bytes.
 const MAX_LAUNCH_BYTES: usize = 16 * 1024;
-/// Most descriptors of a launch: the FUSE session, the ledger, the sockets of the entrances, the file for the next life.
+/// Most descriptors of a launch: the FUSE session, the ledger, the sockets of the entrances, the
+/// file for the next life.
 const MAX_LAUNCH_DESCRIPTORS: usize = 8;
 
 /// Descriptors of the native entrances, those that the domain has.
@@ -71,7 +74,8 @@ pub struct LaunchOrder {
     pub domain: String,
     /// Whether it takes over from one that ended.
     pub successor: bool,
-    /// The optional descriptors that follow the fixed ones, in this order: [`send_launch`] fills it in.
+    /// The optional descriptors that follow the fixed ones, in this order: [`send_launch`] fills it
+    /// in.
     #[serde(default)]
     entrances: Vec<Entrance>,
     /// Whether the file for the next life is the last of them: [`send_launch`] says so.

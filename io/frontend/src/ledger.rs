@@ -1,7 +1,8 @@
-//! The ledger: what a successor needs, in a memfd that outlives this process. `docs/spec/ledger.md` has the bytes.
+//! The ledger: what a successor needs, in a memfd that outlives this process. `docs/spec/ledger.md`
+//! has the bytes.
 //!
-//! A slot has two halves that are written in turn, each with a sequence number and a checksum, so that a process which
-//! is killed while it writes leaves the older half whole.
+//! A slot has two halves that are written in turn, each with a sequence number and a checksum, so
+//! that a process which is killed while it writes leaves the older half whole.
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -20,7 +21,8 @@ pub(crate) const HEAD_BYTES: usize = 32;
 pub(crate) const RECORD_BYTES_MAX: usize = HALF_BYTES as usize - HEAD_BYTES;
 /// Most slots that a ledger is read to: beyond, the file is not ours.
 pub(crate) const SLOTS_MAX: usize = 4129;
-/// A cleared slot gives its memory back from here on; the first page of each half is kept for the next record.
+/// A cleared slot gives its memory back from here on; the first page of each half is kept for the
+/// next record.
 const KEPT_BYTES: u64 = 4096;
 
 /// This process's record of one slot.

@@ -1,8 +1,9 @@
 //! The frontend of a domain: its services as files, by a FUSE session of our own.
 //!
-//! One process for each domain serves the mount at `/srv`. What the files mean is in `docs/files.md`; the protocol with
-//! the kernel in `docs/spec/files.md`; what a successor finds in `docs/spec/ledger.md`. The core decides without
-//! waiting, so that nothing blocks the thread that reads the kernel's requests: calls that have to wait are parked.
+//! One process for each domain serves the mount at `/srv`. What the files mean is in
+//! `docs/files.md`; the protocol with the kernel in `docs/spec/files.md`; what a successor finds in
+//! `docs/spec/ledger.md`. The core decides without waiting, so that nothing blocks the thread that
+//! reads the kernel's requests: calls that have to wait are parked.
 
 mod abi;
 mod answers;
@@ -58,17 +59,22 @@ pub struct Config {
     pub control: OwnedFd,
     /// A memfd that somebody else holds too; its contents are a predecessor's if `successor`.
     pub ledger: OwnedFd,
-    /// Whether another frontend has served this mount before: the kernel will not introduce itself again.
+    /// Whether another frontend has served this mount before: the kernel will not introduce itself
+    /// again.
     pub successor: bool,
-    /// The identity to assume; `None` keeps user and group (for tests without root), not the capabilities.
+    /// The identity to assume; `None` keeps user and group (for tests without root), not the
+    /// capabilities.
     pub identity: Option<Identity>,
     /// User and group that own the files.
     pub owner: (u32, u32),
-    /// A Unix stream socket that listens: who connects to it is shown the tree by 9P2000.L (`docs/spec/ninep.md`).
+    /// A Unix stream socket that listens: who connects to it is shown the tree by 9P2000.L
+    /// (`docs/spec/ninep.md`).
     pub ninep: Option<OwnedFd>,
-    /// The file that holds what one life of the domain leaves for the next one; none: there is no such file.
+    /// The file that holds what one life of the domain leaves for the next one; none: there is no
+    /// such file.
     pub handover: Option<OwnedFd>,
-    /// Whether to make use of a kernel that can send requests again. `false` is for tests of what older kernels do.
+    /// Whether to make use of a kernel that can send requests again. `false` is for tests of what
+    /// older kernels do.
     pub resend: bool,
 }
 
@@ -114,7 +120,8 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// Counts a request that went through `entrance` (`stub`, `resolve`): it took `ns` from question to answer.
+    /// Counts a request that went through `entrance` (`stub`, `resolve`): it took `ns` from
+    /// question to answer.
     pub fn latency(&self, service: &str, entrance: &str, ns: u64) {
         self.0.with(|core| core.counters.latency(service, entrance, ns));
     }
@@ -127,8 +134,9 @@ impl Observer {
 }
 
 impl Frontend {
-    /// Takes the descriptors, gives up all privileges of the calling thread, and introduces itself to the daemon. Call
-    /// it before any other thread is started: threads that are there already keep what they have.
+    /// Takes the descriptors, gives up all privileges of the calling thread, and introduces itself
+    /// to the daemon. Call it before any other thread is started: threads that are there already
+    /// keep what they have.
     ///
     /// # Errors
     /// [`FrontendError`].

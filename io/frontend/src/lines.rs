@@ -17,7 +17,8 @@ pub(crate) struct Split {
 /// Continues `partial` with `data`. Takes `most` lines, and then only what belongs to them.
 ///
 /// # Errors
-/// `EMSGSIZE` for a line longer than [`MAX_REQUEST_BYTES`], `EINVAL` for a NUL. Nothing of the write is taken then.
+/// `EMSGSIZE` for a line longer than [`MAX_REQUEST_BYTES`], `EINVAL` for a NUL. Nothing of the
+/// write is taken then.
 pub(crate) fn split(partial: &[u8], data: &[u8], most: usize) -> Result<Split, Errno> {
     check(partial.len(), data)?;
     let mut split = Split { lines: Vec::new(), partial: partial.to_vec(), used: 0 };

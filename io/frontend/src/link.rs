@@ -52,7 +52,8 @@ impl Link {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends, or queues up where the backend's ring is full. Where the backend has closed the channel, this is left to the receiver, which takes its last words first.
+    /// Sends, or queues up where the backend's ring is full. Where the backend has closed the
+    /// channel, this is left to the receiver, which takes its last words first.
     pub(crate) fn send(&self, message: Outgoing) {
         let mut queue = self.queue();
         if !queue.draining {

@@ -3,8 +3,8 @@
 use std::io;
 use sys::privilege::Modest;
 
-/// Most descriptors: a few for itself, and those of the links (an end has five) of [`crate::tree::SERVICES_MAX`]
-/// services, old and new ones together.
+/// Most descriptors: a few for itself, and those of the links (an end has five) of
+/// [`crate::tree::SERVICES_MAX`] services, old and new ones together.
 const DESCRIPTORS_MAX: u64 = 512;
 
 /// An unprivileged user.

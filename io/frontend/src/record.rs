@@ -15,15 +15,16 @@ use wire::service::{MAX_CAPSULE_BYTES, MAX_REQUEST_BYTES};
 const ENTRY_BYTES: usize = 9;
 /// A call under way.
 const COMMAND_BYTES: usize = 12;
-/// The bytes that unread answers leave free in a record: for the fixed fields, the capsule, the heads of the requests, the partial
-/// line and the last answer given.
+/// The bytes that unread answers leave free in a record: for the fixed fields, the capsule, the
+/// heads of the requests, the partial line and the last answer given.
 const RESERVE_BYTES: usize = 1024
     + MAX_CAPSULE_BYTES
     + ENTRY_BYTES * (UNREAD_MAX + 2 * OUTSTANDING_MAX)
     + COMMAND_BYTES * COMMANDS_MAX
     + MAX_REQUEST_BYTES
     + TRANSFER_BYTES_MAX;
-/// The longest lines that a session can have outstanding: the bound, one more write, and the beginning that waited.
+/// The longest lines that a session can have outstanding: the bound, one more write, and the
+/// beginning that waited.
 const ASKED_BYTES_WORST: usize = ASKED_BYTES_MAX + TRANSFER_BYTES_MAX + MAX_REQUEST_BYTES;
 const _: () = assert!(RESERVE_BYTES + ASKED_BYTES_WORST < RECORD_BYTES_MAX);
 

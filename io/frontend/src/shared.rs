@@ -111,7 +111,8 @@ impl Shared {
 
     /// Lets `act` work on the core.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Core<World>) -> T) -> T {
-        // A thread that panics ends the process (see `spawn`), so nobody sees what it left half done.
+        // A thread that panics ends the process (see `spawn`), so nobody sees what it left half
+        // done.
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         let ticked = core.is_ticking();
         let result = act(&mut core);
@@ -122,7 +123,8 @@ impl Shared {
     }
 }
 
-/// Ends the process when it is dropped by a panic: a successor is better than a frontend that has lost a thread.
+/// Ends the process when it is dropped by a panic: a successor is better than a frontend that has
+/// lost a thread.
 pub(crate) struct OrAbort;
 
 impl Drop for OrAbort {

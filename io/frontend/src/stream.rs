@@ -1,13 +1,15 @@
-//! The reader's half of an open stream: records that came, how many more may, and what the next backend is told.
+//! The reader's half of an open stream: records that came, how many more may, and what the next
+//! backend is told.
 
 use std::collections::VecDeque;
 
 use wire::service::{MAX_RECORD_BYTES, RECORD_OVERHEAD_BYTES, Terms};
 
-/// Bytes of records, their overhead included, that one open stream holds and is on its way to hold. Credit is given anew when
-/// half of it is free, so the longest record always comes to fit.
+/// Bytes of records, their overhead included, that one open stream holds and is on its way to hold.
+/// Credit is given anew when half of it is free, so the longest record always comes to fit.
 pub(crate) const WINDOW_BYTES: usize = 256 * 1024;
-/// Streams that the programs of one domain have open at once, so that their windows have a bound together.
+/// Streams that the programs of one domain have open at once, so that their windows have a bound
+/// together.
 pub(crate) const STREAMS_MAX: usize = 128;
 /// The cost of the longest record.
 const LONGEST_BYTES: usize = MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES;
@@ -53,11 +55,13 @@ pub(crate) struct Stream {
     pub(crate) refused: Option<i32>,
     /// An errno for the next read, when the records that are there are read: some were lost.
     pub(crate) lost: Option<i32>,
-    /// The terms that the backend stated when it opened the stream; the next backend states them again.
+    /// The terms that the backend stated when it opened the stream; the next backend states them
+    /// again.
     pub(crate) terms: Option<Terms>,
     /// It is a predecessor's, and its backend has not said its terms yet.
     pub(crate) adopted: bool,
-    /// Somebody reads or polls, and a record was not asked for yet: of interest where they come on demand.
+    /// Somebody reads or polls, and a record was not asked for yet: of interest where they come on
+    /// demand.
     wanted: bool,
 }
 
@@ -107,7 +111,8 @@ impl Stream {
         if !is_due || self.ended.is_some() || free == 0 && !self.is_on_demand() {
             return None;
         }
-        // On demand, credit says that somebody waits; there may be as much as there can be, and what is sent takes more off.
+        // On demand, credit says that somebody waits; there may be as much as there can be, and
+        // what is sent takes more off.
         let bytes = free.max(1);
         self.credit += bytes;
         Some(bytes as u32)
@@ -131,7 +136,8 @@ impl Stream {
         true
     }
 
-    /// The backend is lost. A next one goes on after the last record that came, or begins anew, which is told.
+    /// The backend is lost. A next one goes on after the last record that came, or begins anew,
+    /// which is told.
     pub(crate) fn interrupted(&mut self, silently: bool, errno: i32) {
         self.credit = 0;
         if self.latest.is_empty() && !silently && self.ended.is_none() {
@@ -143,7 +149,8 @@ impl Stream {
         !self.records.is_empty() || self.lost.is_some() || self.ended.is_some()
     }
 
-    /// Returns the result of the next read, or `None` where it would wait. A record longer than `size` goes on in the next read.
+    /// Returns the result of the next read, or `None` where it would wait. A record longer than
+    /// `size` goes on in the next read.
     pub(crate) fn read(&mut self, size: usize) -> Option<Taken> {
         let nothing = |errno| Some(Taken { bytes: Vec::new(), errno, capsule: None });
         let Some(first) = self.records.front() else {

@@ -1,7 +1,7 @@
 //! The names and numbers of `/srv`: which file is which, and what its attributes are.
 //!
-//! A node's number says what it is, so nothing has to be remembered per lookup, `forget` has nothing to forget, and a
-//! successor computes the same numbers.
+//! A node's number says what it is, so nothing has to be remembered per lookup, `forget` has
+//! nothing to forget, and a successor computes the same numbers.
 
 use polyfuse_kernel::fuse_attr;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,8 @@ pub(crate) const ROOT: u64 = 1;
 const SELF: u64 = 2;
 /// Numbers of the files in `/srv/self` begin here.
 const OWN_FIRST: u64 = 16;
-/// The bits of a number that hold the file of a service, one more than its id's to tell it from its folder.
+/// The bits of a number that hold the file of a service, one more than its id's to tell it from its
+/// folder.
 const FILE_BITS: u32 = 33;
 /// In a number: this is a file of a service.
 const FILE_MARK: u64 = 1 << 32;
@@ -112,7 +113,8 @@ pub(crate) enum Node {
     Own(Own),
     /// The folder of a service, by its place in the tree.
     Service(usize),
-    /// A file or a folder of a service, by its id in the export, or by the number that its backend knows it by.
+    /// A file or a folder of a service, by its id in the export, or by the number that its backend
+    /// knows it by.
     File(usize, u32),
 }
 
@@ -285,7 +287,8 @@ impl Tree {
         }
     }
 
-    /// Where a folder's contents are asked for: at which service, by which number. None: the frontend knows them.
+    /// Where a folder's contents are asked for: at which service, by which number. None: the
+    /// frontend knows them.
     pub(crate) fn asked_at(&self, folder: Node) -> Option<(usize, u32)> {
         match folder {
             Node::Service(at) => Some((at, self.services.get(at)?.own_folder()?.id)),
@@ -397,8 +400,9 @@ impl Tree {
     }
 }
 
-/// The size that each file claims, as sysfs does: nobody can know how much there will be to read, but with 0 the kernel takes
-/// sendfile(2) for done before it asks us, and takes writes that go beyond the size one by one.
+/// The size that each file claims, as sysfs does: nobody can know how much there will be to read,
+/// but with 0 the kernel takes sendfile(2) for done before it asks us, and takes writes that go
+/// beyond the size one by one.
 pub(crate) const FILE_SIZE: u64 = 4096;
 
 /// The type bits of a mode, from inode(7).

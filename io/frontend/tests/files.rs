@@ -23,8 +23,9 @@ fn a_shell_that_only_knows_files_gets_its_answer() {
     );
 }
 
-/// A shell and a cat of busybox, as they are in the smallest of roots: its cat sends by sendfile(2), which goes through the
-/// page cache unless it is refused, and once gave the first bytes of an answer and lost the rest.
+/// A shell and a cat of busybox, as they are in the smallest of roots: its cat sends by
+/// sendfile(2), which goes through the page cache unless it is refused, and once gave the first
+/// bytes of an answer and lost the rest.
 #[test]
 fn programs_that_send_files_get_whole_answers() {
     needs_fuse!();
@@ -301,7 +302,8 @@ assert cat.wait(5) == -signal.SIGINT
 assert time.monotonic() - begun < 5
 ",
     );
-    // The read's request is still being worked on; the interrupted ioctl and control write are cancelled.
+    // The read's request is still being worked on; the interrupted ioctl and control write are
+    // cancelled.
     bed::until("the interrupted ones are cancelled", || {
         bed.daemon.backend(|state| (state.held.len(), state.cancelled.len())) == Some((0, 2))
     });
@@ -349,15 +351,17 @@ assert any(ev & select.EPOLLIN for _, ev in edge.poll(5)), 'edge-triggered'
     std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
         .unwrap();
     assert_eq!(line, "blocked\n");
-    // tidy(sleep): nothing tells when a thread sleeps in poll; it has to be woken whether it does or not
+    // tidy(sleep): nothing tells when a thread sleeps in poll; it has to be woken whether it does
+    // or not
     std::thread::sleep(std::time::Duration::from_millis(100));
     bed.daemon.release();
     assert!(child.wait().unwrap().success());
     bed.kill();
 }
 
-/// One thread waited for an answer; another looked whether it may write, without waiting. The answer came, and the first slept on
-/// until its own time was over: each poll had taken the place of the one before.
+/// One thread waited for an answer; another looked whether it may write, without waiting. The
+/// answer came, and the first slept on until its own time was over: each poll had taken the place
+/// of the one before.
 #[test]
 fn who_polls_an_open_file_is_woken_whoever_else_polls_it_for_something_else() {
     needs_fuse!();

@@ -1,4 +1,5 @@
-//! The same operations on a mount and by 9P, one beside the other; and clients of 9P that misbehave.
+//! The same operations on a mount and by 9P, one beside the other; and clients of 9P that
+//! misbehave.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
 
@@ -32,7 +33,8 @@ fn the_frontend_process() {
     bed::be_the_frontend();
 }
 
-/// Drops the capabilities beyond permission bits, which a domain's root lacks unless its topology grants them.
+/// Drops the capabilities beyond permission bits, which a domain's root lacks unless its topology
+/// grants them.
 fn be_a_domains_root() {
     let mut sets = capabilities(None).unwrap();
     sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH | CapabilitySet::FOWNER;

@@ -74,7 +74,8 @@ fn bytes_are_where_they_were_written_however_long() {
     file.read_exact_at(&mut hole, 100).unwrap();
     assert_eq!(hole, [0; 100]);
     assert_eq!(file.read_at(&mut read, 10_000_000).unwrap(), 0);
-    // What is written twice ends up the same, so a lost backend's question goes to the next one: which has no such file.
+    // What is written twice ends up the same, so a lost backend's question goes to the next one:
+    // which has no such file.
     bed.daemon.kill_backend();
     bed.daemon.say_down();
     bed.daemon.say_up();
@@ -266,7 +267,8 @@ fn a_backend_that_lies_about_its_tree_loses_its_link_and_nothing_else() {
             b"unasked",
         )]
     };
-    // A second greeting is none of this; a node's bytes where a line's answer is awaited are an answer like any other.
+    // A second greeting is none of this; a node's bytes where a line's answer is awaited are an
+    // answer like any other.
     bed.daemon.script(|script| script.instead = Some(record));
     bed.daemon.say_up();
     let before = bed.daemon.connects();

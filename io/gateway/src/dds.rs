@@ -1,5 +1,6 @@
-//! DDS by Cyclone DDS, which is a shared library: a program of its own, `tombolo-dds`, is linked with it, and a connection is one run of that program.
-//! `docs/spec/dds-program.md` has its arguments and what is said to it and by it.
+//! DDS by Cyclone DDS, which is a shared library: a program of its own, `tombolo-dds`, is linked
+//! with it, and a connection is one run of that program. `docs/spec/dds-program.md` has its
+//! arguments and what is said to it and by it.
 
 use crate::engine::{
     Arrival, Connection, Engine, EngineError, Message, Receiver, Sender, Subscription, Told,
@@ -31,8 +32,9 @@ const PERIOD_MAX: Duration = Duration::from_secs(86_400);
 const LOOPBACK: &str = "<General><Interfaces><NetworkInterface name=\"lo\"/></Interfaces><AllowMulticast>false</AllowMulticast></General>\
      <Discovery><ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>\
      <Peers><Peer address=\"127.0.0.1\"/></Peers></Discovery>";
-/// The configuration in each case: longer samples are left out before they are put together, and readers are asked soon whether they have all (after the
-/// 100 ms that are usual, a window of 64 events would come ten times in a second).
+/// The configuration in each case: longer samples are left out before they are put together, and
+/// readers are asked soon whether they have all (after the 100 ms that are usual, a window of 64
+/// events would come ten times in a second).
 const BOUNDS: &str = "<Internal><MaxSampleSize>1MiB</MaxSampleSize>\
      <HeartbeatInterval min=\"1 ms\" minsched=\"1 ms\" max=\"8 s\">2 ms</HeartbeatInterval></Internal>";
 /// Where Cyclone DDS finds its settings.
@@ -134,7 +136,8 @@ pub struct Dds {
 }
 
 impl Dds {
-    /// An engine that has joined nothing yet. Without `near` the network is what `CYCLONEDDS_URI` says.
+    /// An engine that has joined nothing yet. Without `near` the network is what `CYCLONEDDS_URI`
+    /// says.
     #[must_use]
     pub fn new(program: PathBuf, domain: u32, near: bool, qualities: BTreeMap<String, Quality>) -> Self {
         Self { program, domain, near, qualities, published: Vec::new() }

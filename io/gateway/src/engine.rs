@@ -30,7 +30,8 @@ pub struct Arrival {
     pub subscription: usize,
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// To be called when the event is where it belongs. Until then the other side sends it again to the next connection.
+    /// To be called when the event is where it belongs. Until then the other side sends it again to
+    /// the next connection.
     pub receipt: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -62,7 +63,8 @@ pub struct EngineError(pub String);
 
 /// Sends over one connection.
 pub trait Sender: Send {
-    /// Sends a message, without waiting. No more than [`crate::WINDOW`] reliable messages are not taken yet, and as many others not gone.
+    /// Sends a message, without waiting. No more than [`crate::WINDOW`] reliable messages are not
+    /// taken yet, and as many others not gone.
     ///
     /// # Errors
     /// The connection is over.

@@ -1,8 +1,10 @@
-//! Event channels to and from other messaging systems. A gateway is a program of a domain like any other: it reads and writes the channels'
-//! files, and so it may what its domain may. `docs/events.md` is for users.
+//! Event channels to and from other messaging systems. A gateway is a program of a domain like any
+//! other: it reads and writes the channels' files, and so it may what its domain may.
+//! `docs/events.md` is for users.
 //!
-//! Inside: `engine` is the trait that a messaging system implements, `mqtt` and `dds` implement it, `outbox` keeps what the other side has not taken over yet,
-//! and `run` has a thread for each channel and one for the engine.
+//! Inside: `engine` is the trait that a messaging system implements, `mqtt` and `dds` implement it,
+//! `outbox` keeps what the other side has not taken over yet, and `run` has a thread for each
+//! channel and one for the engine.
 
 mod dds;
 mod engine;

@@ -1,5 +1,6 @@
-//! MQTT 5 by rumqttc. Of its reconnecting client only one connection is used: what was not acknowledged is sent again by [`crate::Outbox`], in order, also to a
-//! broker that has forgotten the session.
+//! MQTT 5 by rumqttc. Of its reconnecting client only one connection is used: what was not
+//! acknowledged is sent again by [`crate::Outbox`], in order, also to a broker that has forgotten
+//! the session.
 
 use crate::engine::{
     Arrival, Connection, Engine, EngineError, Message, Receiver, Sender, Subscription, Told,
@@ -15,9 +16,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use wire::events::EVENT_BYTES_MAX;
 
-/// How often a quiet broker is asked whether it is there; one that does not answer is given up after as long again.
+/// How often a quiet broker is asked whether it is there; one that does not answer is given up
+/// after as long again.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// How long the broker keeps the session of a gateway that is away, in s: over a restart of its node.
+/// How long the broker keeps the session of a gateway that is away, in s: over a restart of its
+/// node.
 const SESSION_SECONDS: u32 = 3600;
 /// The longest message that the broker may send: an event and its topic. It drops longer ones.
 const PACKET_BYTES_MAX: u32 = EVENT_BYTES_MAX as u32 + (64 << 10) + 64;
@@ -25,7 +28,8 @@ const PACKET_BYTES_MAX: u32 = EVENT_BYTES_MAX as u32 + (64 << 10) + 64;
 pub(crate) const ARRIVALS_MAX: u16 = 32;
 /// Requests that may wait inside of the client: two windows, receipts, and a subscription.
 const REQUESTS_MAX: usize = 4 * WINDOW;
-/// Most bytes of a packet beside its topic and its payload: type and length, the topic's length, a number, no properties.
+/// Most bytes of a packet beside its topic and its payload: type and length, the topic's length, a
+/// number, no properties.
 const PACKET_OVERHEAD_BYTES: usize = 5 + 2 + 2 + 1;
 
 /// The address of a broker, and the login there.
@@ -56,7 +60,8 @@ pub fn is_filter(filter: &str) -> bool {
         && valid_filter(filter)
 }
 
-/// Whether a topic is one of those that a filter stands for. (That of rumqttc 0.25 panics where a topic begins with a letter beyond ASCII.)
+/// Whether a topic is one of those that a filter stands for. (That of rumqttc 0.25 panics where a
+/// topic begins with a letter beyond ASCII.)
 fn matches(topic: &str, filter: &str) -> bool {
     // Topics of the broker itself are meant by their first level alone.
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
@@ -100,7 +105,8 @@ impl Mqtt {
     }
 }
 
-/// Returns a subscription as MQTT has it: without the messages that this client has published itself, and with retained ones only once.
+/// Returns a subscription as MQTT has it: without the messages that this client has published
+/// itself, and with retained ones only once.
 fn filter_of(subscription: &Subscription) -> Filter {
     Filter {
         path: subscription.filter.clone(),

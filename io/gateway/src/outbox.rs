@@ -1,12 +1,13 @@
-//! Messages that were sent and not taken over yet: of bounded size, and sent again in order over the next connection.
+//! Messages that were sent and not taken over yet: of bounded size, and sent again in order over
+//! the next connection.
 
 use crate::engine::{EngineError, Message, Sender};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Reliable messages that are not taken over yet, and others that have not gone out, at the most: as many as keep a connection busy, and as are lost or
-/// come twice when the gateway dies.
+/// Reliable messages that are not taken over yet, and others that have not gone out, at the most:
+/// as many as keep a connection busy, and as are lost or come twice when the gateway dies.
 pub const WINDOW: usize = 64;
 
 #[derive(Default)]
@@ -43,8 +44,9 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a message, after it has waited for a connection and for room. So a channel's reader stops while nobody takes what it reads, and its
-    /// subscription says what becomes of it. Answers whether the message was not too long for the other side: it is left out then.
+    /// Sends a message, after it has waited for a connection and for room. So a channel's reader
+    /// stops while nobody takes what it reads, and its subscription says what becomes of it.
+    /// Answers whether the message was not too long for the other side: it is left out then.
     pub fn put(&self, message: Message) -> bool {
         let waits = |state: &mut State| {
             let under_way = if message.reliable { state.untaken.len() } else { state.leaving };
@@ -66,8 +68,8 @@ impl Outbox {
         true
     }
 
-    /// There is a connection: what the one before has not taken over goes first, in order. Returns how many messages were left out, because they are
-    /// longer than this side takes.
+    /// There is a connection: what the one before has not taken over goes first, in order. Returns
+    /// how many messages were left out, because they are longer than this side takes.
     ///
     /// # Errors
     /// The connection is over.

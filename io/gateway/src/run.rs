@@ -116,7 +116,8 @@ fn start(
     spawn("engine", failures, move || link.keep(engine))
 }
 
-/// Ends the gateway with the thread that has this, also where that panics: an engine's library is not ours.
+/// Ends the gateway with the thread that has this, also where that panics: an engine's library is
+/// not ours.
 struct EndOf(Failures);
 
 impl Drop for EndOf {
@@ -143,7 +144,8 @@ fn at(path: &Path, error: io::Error) -> GatewayError {
     GatewayError::File { path: path.to_owned(), error }
 }
 
-/// How long publishers of a channel may be made to wait, in ms: a channel with such a time is reliable.
+/// How long publishers of a channel may be made to wait, in ms: a channel with such a time is
+/// reliable.
 fn wait_ms(folder: &Path) -> Result<u64, GatewayError> {
     let path = folder.join("ctl");
     let text = fs::read_to_string(&path).map_err(|error| at(&path, error))?;

@@ -1,4 +1,5 @@
-//! The promises of every engine, shown with MQTT and Debian's mosquitto, and with an engine of a few lines that has nothing of MQTT.
+//! The promises of every engine, shown with MQTT and Debian's mosquitto, and with an engine of a
+//! few lines that has nothing of MQTT.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
 

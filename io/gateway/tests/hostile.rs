@@ -13,7 +13,8 @@ const WELCOME: &[u8] = &[0x20, 3, 0, 0, 0];
 /// SUBACK to the first packet: QoS 1.
 const GRANTED: &[u8] = &[0x90, 4, 0, 1, 0, 1];
 
-/// A broker that answers the packets of its first client in turn, each with some bytes: with none, it ends the connection. Then it says what it is told to.
+/// A broker that answers the packets of its first client in turn, each with some bytes: with none,
+/// it ends the connection. Then it says what it is told to.
 fn broker(answers: &[&[u8]]) -> (Mqtt, mpsc::Sender<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -67,10 +67,11 @@ pub enum Progress {
     },
 }
 
-/// Builds the image that `spec` asks for, or finds it in `cache` (a directory that is made where there is none).
+/// Builds the image that `spec` asks for, or finds it in `cache` (a directory that is made where
+/// there is none).
 ///
-/// An image is there as a whole or not at all, and never changes. [`MAX_IMAGES`] are kept; those that were used least recently go.
-/// Builders of one cache wait for each other.
+/// An image is there as a whole or not at all, and never changes. [`MAX_IMAGES`] are kept; those
+/// that were used least recently go. Builders of one cache wait for each other.
 ///
 /// # Errors
 /// A missing part, by name; a file that can't be read or written; bounds.
@@ -119,7 +120,8 @@ fn key(manifest: &str) -> String {
     hexadecimal(&digest).chars().take(KEY_DIGITS).collect()
 }
 
-/// Held as long as the descriptor: one builder at a time, and what it left unfinished is known to be left.
+/// Held as long as the descriptor: one builder at a time, and what it left unfinished is known to
+/// be left.
 fn lock(cache: &Path) -> Result<File, ImageError> {
     let path = cache.join("lock");
     let file = File::options().create(true).truncate(false).write(true).open(&path).at("open", &path)?;
@@ -148,7 +150,8 @@ fn touch(directory: &Path) -> Result<(), ImageError> {
     file.set_modified(SystemTime::now()).at("touch", directory)
 }
 
-/// Removes the images that were used least recently. Called after one was added, which is the newest.
+/// Removes the images that were used least recently. Called after one was added, which is the
+/// newest.
 fn prune(cache: &Path) -> Result<(), ImageError> {
     let mut images = Vec::new();
     for entry in fs::read_dir(cache).at("read", cache)? {

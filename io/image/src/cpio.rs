@@ -1,6 +1,8 @@
-//! The kernel's archive of an initramfs: cpio in the form "newc" (`Documentation/driver-api/early-userspace/buffer-format.rst`).
+//! The kernel's archive of an initramfs: cpio in the form "newc"
+//! (`Documentation/driver-api/early-userspace/buffer-format.rst`).
 //!
-//! Everything that could differ between two machines is left out (times, owners, numbers of inodes), so equal contents are equal bytes.
+//! Everything that could differ between two machines is left out (times, owners, numbers of
+//! inodes), so equal contents are equal bytes.
 
 use std::io::{self, Read, Write};
 

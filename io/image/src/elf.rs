@@ -6,7 +6,8 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader as _};
 use object::{Endianness, Object, ObjectSection};
 use std::path::{Path, PathBuf};
 
-/// Largest program, library or module that is read, in bytes: several times the largest that a guest needs.
+/// Largest program, library or module that is read, in bytes: several times the largest that a
+/// guest needs.
 pub(crate) const MAX_BINARY_BYTES: u64 = 256 << 20;
 
 /// The demands of a dynamic program or library on its loader.
@@ -24,7 +25,8 @@ pub(crate) struct Needs {
     pub loaded: Option<Loaded>,
 }
 
-/// A file without its tail that no loader reads: symbols and debugging information, which in a debug build are most of it.
+/// A file without its tail that no loader reads: symbols and debugging information, which in a
+/// debug build are most of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loaded {
     /// The file's first bytes, which name no sections any more.
@@ -37,7 +39,8 @@ pub(crate) struct Loaded {
 pub(crate) const HEADER_BYTES: usize = 64;
 /// Least saving that is worth another content than the file's own.
 const MIN_SAVING_BYTES: u64 = 1 << 20;
-/// The header's fields about sections (ELF-64 object file format, version 1.5): where they are, how many, and which has the names.
+/// The header's fields about sections (ELF-64 object file format, version 1.5): where they are, how
+/// many, and which has the names.
 const SECTION_FIELDS: [(usize, usize); 2] = [(40, 8), (60, 4)];
 
 /// Reads a whole file, within bounds.

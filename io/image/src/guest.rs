@@ -7,8 +7,8 @@ use crate::python::PYTHON;
 use crate::spec::Spec;
 use std::path::{Path, PathBuf};
 
-/// The program that the guest's init runs where nobody is behind the agent's port; a shell where the image has none. When it ends, the
-/// guest switches off.
+/// The program that the guest's init runs where nobody is behind the agent's port; a shell where
+/// the image has none. When it ends, the guest switches off.
 pub const START: &str = "/etc/tombolo/start";
 /// The modules that a guest needs of a kernel like Debian's: FUSE for `/srv`, overlay for roots,
 /// and the devices of QEMU.
@@ -22,7 +22,8 @@ pub const LIBRARIES: &str = "/usr/lib/tombolo";
 
 /// Below the state directory: images by content.
 const CACHE_FOLDER: &str = "guests";
-/// Libraries beside our own binary, which a guest gets as far as they are there, and their names in [`LIBRARIES`].
+/// Libraries beside our own binary, which a guest gets as far as they are there, and their names in
+/// [`LIBRARIES`].
 const BESIDE: [(&str, &str); 2] =
     [("libtombolo_preload.so", "libtombolo_preload.so"), ("libtombolo.so", "libtombolo.so.0")];
 
@@ -88,8 +89,9 @@ pub fn find_program(name: &str) -> Result<PathBuf, ImageError> {
     })
 }
 
-/// The image of a guest that is a domain and names no kernel of its own: it runs the agent, and has nothing but what every guest has.
-/// `kernel` is a directory that looks like `/`; [`Kernel::auto`] chooses where it is absent. Images are kept in the state directory.
+/// The image of a guest that is a domain and names no kernel of its own: it runs the agent, and has
+/// nothing but what every guest has. `kernel` is a directory that looks like `/`; [`Kernel::auto`]
+/// chooses where it is absent. Images are kept in the state directory.
 ///
 /// # Errors
 /// As of [`build`](crate::build()) and [`Kernel::find`].
@@ -113,7 +115,8 @@ pub fn cache(state_dir: &Path) -> PathBuf {
     state_dir.join(CACHE_FOLDER)
 }
 
-/// The spec of a guest: add what else it shall hold, such as a program at [`START`], and [`build`](crate::build) it.
+/// The spec of a guest: add what else it shall hold, such as a program at [`START`], and
+/// [`build`](crate::build) it.
 #[must_use]
 pub fn guest(kernel: Kernel, programs: &GuestPrograms) -> Spec {
     let mut spec = Spec::new(kernel);

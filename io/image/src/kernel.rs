@@ -19,10 +19,12 @@ pub struct Kernel {
 const FOLDER: &str = "kernel";
 
 impl Kernel {
-    /// The kernel of guests that name none: that of `STATE/kernel`, where a package was unpacked; else the machine's own.
+    /// The kernel of guests that name none: that of `STATE/kernel`, where a package was unpacked;
+    /// else the machine's own.
     ///
     /// # Errors
-    /// [`ImageError::NoKernelOfOurs`] where there is neither; [`ImageError::File`] where a directory can't be read.
+    /// [`ImageError::NoKernelOfOurs`] where there is neither; [`ImageError::File`] where a
+    /// directory can't be read.
     pub fn auto(state_dir: &Path) -> Result<Self, ImageError> {
         let unpacked = state_dir.join(FOLDER);
         for directory in [unpacked.as_path(), Path::new("/")] {
@@ -34,11 +36,12 @@ impl Kernel {
         Err(ImageError::NoKernelOfOurs { unpacked })
     }
 
-    /// The kernel in a directory that looks like `/`: an unpacked package, or the machine itself. Where there are several, the newest
-    /// one whose modules are there.
+    /// The kernel in a directory that looks like `/`: an unpacked package, or the machine itself.
+    /// Where there are several, the newest one whose modules are there.
     ///
     /// # Errors
-    /// [`ImageError::NoKernel`] where there is none; [`ImageError::File`] where the directory can't be read.
+    /// [`ImageError::NoKernel`] where there is none; [`ImageError::File`] where the directory can't
+    /// be read.
     pub fn find(directory: &Path) -> Result<Self, ImageError> {
         let boot = directory.join("boot");
         let none = || ImageError::NoKernel { directory: directory.to_path_buf() };

@@ -1,9 +1,10 @@
-//! Guest images: from a [`Spec`] (a kernel, its modules by name, programs with the libraries that they need, files) to an
-//! [`Image`], which is a kernel and an initramfs that QEMU boots.
+//! Guest images: from a [`Spec`] (a kernel, its modules by name, programs with the libraries that
+//! they need, files) to an [`Image`], which is a kernel and an initramfs that QEMU boots.
 //!
-//! [`build`] keeps images in a cache by the content of everything that goes into them: the same inputs are the same image, and a
-//! changed input is another one. [`guest`] is the spec of a guest of ours: busybox, our own binary, and an init that
-//! mounts what it needs and then runs the agent where the machine has its port, else `/etc/tombolo/start`, or a shell where there is none.
+//! [`build`] keeps images in a cache by the content of everything that goes into them: the same
+//! inputs are the same image, and a changed input is another one. [`guest`] is the spec of a guest
+//! of ours: busybox, our own binary, and an init that mounts what it needs and then runs the agent
+//! where the machine has its port, else `/etc/tombolo/start`, or a shell where there is none.
 //! [`default_guest`] is the image of a virtual machine that is a domain.
 //!
 //! Nothing is fetched here, and nothing is run: packages are read as they were unpacked.

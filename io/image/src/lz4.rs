@@ -1,4 +1,5 @@
-//! LZ4 as the kernel unpacks an initramfs: the *legacy frame* (`lib/decompress_unlz4.c` of Linux): a magic number, then blocks, each with its packed length before it.
+//! LZ4 as the kernel unpacks an initramfs: the *legacy frame* (`lib/decompress_unlz4.c` of Linux):
+//! a magic number, then blocks, each with its packed length before it.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
 //! Kernel modules by name, with those that they need, in the order in which they have to be loaded.
 //!
-//! Debian's package has no `modules.dep` (depmod writes it when the package is installed), so each module is asked itself: its
-//! `.modinfo` says `depends=`.
+//! Debian's package has no `modules.dep` (depmod writes it when the package is installed), so each
+//! module is asked itself: its `.modinfo` says `depends=`.
 
 use crate::elf;
 use crate::error::{At as _, ImageError};
@@ -33,8 +33,9 @@ impl Modules {
         Ok(Self { version: kernel.version.clone(), files, builtin })
     }
 
-    /// The files of `names` and of what they need, each once, and each after those that it needs; then those of `optional`, as far as
-    /// the kernel has them, and the names of those that it has not.
+    /// The files of `names` and of what they need, each once, and each after those that it needs;
+    /// then those of `optional`, as far as the kernel has them, and the names of those that it has
+    /// not.
     pub fn in_order(
         &self,
         names: &[String],

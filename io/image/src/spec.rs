@@ -3,8 +3,9 @@
 use crate::kernel::Kernel;
 use std::path::PathBuf;
 
-/// How the initramfs is packed. A guest holds the packed and the unpacked one at the same time while it starts: `Zstd` wants the least memory, `Lz4` half as
-/// much again; where the processor is emulated, a guest unpacks `Lz4` in a third of the time.
+/// How the initramfs is packed. A guest holds the packed and the unpacked one at the same time
+/// while it starts: `Zstd` wants the least memory, `Lz4` half as much again; where the processor is
+/// emulated, a guest unpacks `Lz4` in a third of the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
     /// As it is.
@@ -31,8 +32,9 @@ impl Compression {
     }
 }
 
-/// One thing of the image. Places are absolute paths in the guest; `/bin`, `/sbin`, `/lib` and `/lib64` mean those below `/usr`, as
-/// on Debian. Directories above a place are made. The same thing twice at one place is one thing.
+/// One thing of the image. Places are absolute paths in the guest; `/bin`, `/sbin`, `/lib` and
+/// `/lib64` mean those below `/usr`, as on Debian. Directories above a place are made. The same
+/// thing twice at one place is one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// An empty directory.
@@ -76,8 +78,9 @@ pub enum Entry {
         /// The device's number.
         number: (u32, u32),
     },
-    /// A program or a library of the machine (mode 0755) with its loader and every shared library that it needs. Those with more than
-    /// 1 MiB of symbols and debugging information are in the image without them.
+    /// A program or a library of the machine (mode 0755) with its loader and every shared library
+    /// that it needs. Those with more than 1 MiB of symbols and debugging information are in the
+    /// image without them.
     Program {
         /// The program.
         from: PathBuf,
@@ -91,10 +94,12 @@ pub enum Entry {
 pub struct Spec {
     /// The kernel.
     pub kernel: Kernel,
-    /// Modules by name. Those that they need come along; what the kernel has built in is as good. They are listed, in the order in
-    /// which they have to be loaded, in the guest's `/etc/tombolo/modules`.
+    /// Modules by name. Those that they need come along; what the kernel has built in is as good.
+    /// They are listed, in the order in which they have to be loaded, in the guest's
+    /// `/etc/tombolo/modules`.
     pub modules: Vec<String>,
-    /// More of them, which are left out where the kernel has none; [`Image::missing_modules`](crate::Image) names those.
+    /// More of them, which are left out where the kernel has none;
+    /// [`Image::missing_modules`](crate::Image) names those.
     pub optional_modules: Vec<String>,
     /// The other entries in it.
     pub entries: Vec<Entry>,

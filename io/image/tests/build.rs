@@ -1,4 +1,5 @@
-//! Whole images, of a made-up kernel and of what this machine has: what is in them, when they are built anew, what is refused.
+//! Whole images, of a made-up kernel and of what this machine has: what is in them, when they are
+//! built anew, what is refused.
 
 use image::{Compression, ImageError, Kernel, MAX_IMAGES, Progress, Spec, build, copy_to};
 use std::io::Read as _;
@@ -259,7 +260,8 @@ fn a_copy_of_an_image_replaces_what_was_there() {
     assert_eq!(both[0], both[1]);
 }
 
-/// The image of a domain that names no kernel: known again as long as nothing of it changes, and made of what is there.
+/// The image of a domain that names no kernel: known again as long as nothing of it changes, and
+/// made of what is there.
 #[test]
 fn the_guest_of_a_node_is_made_anew_when_the_kernel_or_the_binary_changes() {
     let folder = tempfile::tempdir().expect("a folder");

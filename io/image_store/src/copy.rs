@@ -1,4 +1,5 @@
-//! Taking one image from somewhere into the store: the index' choice for this machine, its manifest, configuration and layers.
+//! Taking one image from somewhere into the store: the index' choice for this machine, its
+//! manifest, configuration and layers.
 
 use crate::document::{self, Document, MAX_DOCUMENT_BYTES, MAX_NESTING, too_big};
 use crate::error::{Error, Result};
@@ -28,7 +29,8 @@ pub(crate) trait Source {
     }
 }
 
-/// Takes the image that a document is, or leads to. The document's own digest was verified where somebody named it.
+/// Takes the image that a document is, or leads to. The document's own digest was verified where
+/// somebody named it.
 pub(crate) fn copy(
     adding: &Adding<'_>,
     source: &mut dyn Source,

@@ -1,4 +1,5 @@
-//! Names and passwords at registries, as `docker login`, `podman login` and `skopeo login` write them down.
+//! Names and passwords at registries, as `docker login`, `podman login` and `skopeo login` write
+//! them down.
 
 use crate::error::{Error, Result, While};
 use base64::Engine as _;
@@ -57,7 +58,8 @@ pub(crate) enum Known {
 }
 
 impl Credentials {
-    /// Reads the file of the one who runs this: `$REGISTRY_AUTH_FILE`, else `config.json` in `$DOCKER_CONFIG` or `~/.docker`.
+    /// Reads the file of the one who runs this: `$REGISTRY_AUTH_FILE`, else `config.json` in
+    /// `$DOCKER_CONFIG` or `~/.docker`.
     ///
     /// # Errors
     /// A file that can't be read or understood. That there is none is no error.

@@ -113,7 +113,8 @@ pub(crate) fn for_this_machine(index: &ImageIndex) -> Result<Descriptor> {
     })
 }
 
-/// Refuses a manifest that is no image's, or too big an image's. Its bytes are those of configuration and layers.
+/// Refuses a manifest that is no image's, or too big an image's. Its bytes are those of
+/// configuration and layers.
 pub(crate) fn check(manifest: &ImageManifest) -> Result<u64> {
     let config = manifest.config().media_type();
     if !CONFIGURATIONS.contains(&config.as_ref()) {

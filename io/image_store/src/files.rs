@@ -1,4 +1,5 @@
-//! The files of a layout or an archive, by their names in it: a directory, or a tar that is not unpacked.
+//! The files of a layout or an archive, by their names in it: a directory, or a tar that is not
+//! unpacked.
 
 use crate::document::{MAX_DOCUMENT_BYTES, too_big};
 use crate::error::{Error, Result, While};
@@ -62,7 +63,8 @@ impl Files {
         }
     }
 
-    /// One of them, with its length; `None`: it is not there. Links of a directory do not lead out of it.
+    /// One of them, with its length; `None`: it is not there. Links of a directory do not lead out
+    /// of it.
     pub fn find(&self, name: &Path) -> Result<Option<(Take<File>, u64)>> {
         let shown = || format!("read {} of {}", name.display(), self.path().display());
         let Some(name) = plain(name) else { return Ok(None) };
@@ -81,7 +83,8 @@ impl Files {
             }
             Self::Tar(_, file, places) => {
                 let Some((position, size)) = follow(places, name) else { return Ok(None) };
-                // A duplicate of a descriptor shares its position; one file of the archive is read at a time.
+                // A duplicate of a descriptor shares its position; one file of the archive is read
+                // at a time.
                 let mut file = file.try_clone().doing(shown)?;
                 file.seek(SeekFrom::Start(position)).doing(shown)?;
                 Ok(Some((file.take(size), size)))

@@ -19,10 +19,12 @@ const TAG: &str = "org.opencontainers.image.ref.name";
 /// The whole name, as containerd and Docker write it beside.
 const NAME: &str = "io.containerd.image.name";
 
-/// Takes the images of a layout or an archive. `name`: what the only one is called, whatever it says itself.
+/// Takes the images of a layout or an archive. `name`: what the only one is called, whatever it
+/// says itself.
 ///
 /// # Errors
-/// The path holds no image, or one that is not what it says it is; [`Error::Nameless`], [`Error::Several`].
+/// The path holds no image, or one that is not what it says it is; [`Error::Nameless`],
+/// [`Error::Several`].
 pub fn import(
     store: &Store,
     path: &Path,
@@ -191,7 +193,8 @@ fn from_docker(
     Ok(images)
 }
 
-/// The manifest that `docker save` leaves out: its files have their digests only once somebody has read them.
+/// The manifest that `docker save` leaves out: its files have their digests only once somebody has
+/// read them.
 fn manifest_of<'a>(files: &'a Files, saved: &Saved) -> Result<(Docker<'a>, Vec<u8>)> {
     if saved.layers.len() > document::MAX_LAYERS {
         return Err(too_big("the image", document::MAX_LAYERS as u64, "layers"));

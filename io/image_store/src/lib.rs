@@ -1,7 +1,9 @@
-//! Images of containers on a node: kept by content, imported from layouts and archives, pulled from registries.
+//! Images of containers on a node: kept by content, imported from layouts and archives, pulled from
+//! registries.
 //!
-//! The maker of an image, and the keeper of a registry, may be hostile. All content is verified against the digest by which it was asked
-//! for before it has a name in the store; all sizes, numbers and waits have a bound. Nothing is unpacked here.
+//! The maker of an image, and the keeper of a registry, may be hostile. All content is verified
+//! against the digest by which it was asked for before it has a name in the store; all sizes,
+//! numbers and waits have a bound. Nothing is unpacked here.
 
 mod challenge;
 mod copy;

@@ -1,5 +1,6 @@
-//! Pulling from a registry (OCI distribution specification 1.1). Nothing that it answers is believed: bodies have bounds, content is
-//! verified, and addresses to which it sends us on are held to the same rules as its own.
+//! Pulling from a registry (OCI distribution specification 1.1). Nothing that it answers is
+//! believed: bodies have bounds, content is verified, and addresses to which it sends us on are
+//! held to the same rules as its own.
 
 use crate::challenge::Challenge;
 use crate::copy::{Progress, Source, copy};
@@ -51,7 +52,8 @@ pub struct Access {
     pub insecure: bool,
 }
 
-/// Takes an image from its registry into the store. Blobs that are there already are not fetched again.
+/// Takes an image from its registry into the store. Blobs that are there already are not fetched
+/// again.
 ///
 /// # Errors
 /// A registry that can't be reached, refuses, or is not believed; a store that can't be written.
@@ -301,7 +303,8 @@ struct Token {
     access_token: Option<String>,
 }
 
-/// A client without a memory: no cookies, no redirections of its own, certificates as this machine trusts them.
+/// A client without a memory: no cookies, no redirections of its own, certificates as this machine
+/// trusts them.
 fn agent() -> Agent {
     let tls = TlsConfig::builder()
         .provider(TlsProvider::Rustls)

@@ -1,8 +1,10 @@
-//! Where images are kept: an OCI image layout of its own in the node's state directory, which other tools can read, too.
+//! Where images are kept: an OCI image layout of its own in the node's state directory, which other
+//! tools can read, too.
 //!
-//! Content gets its name when it is on the disk as a whole and has the digest that it is named by; an image gets into the index
-//! when all its content is there. So whoever is killed leaves nothing that is used: only partial files, and content that no image
-//! has, which [`Store::collect`] removes.
+//! Content gets its name when it is on the disk as a whole and has the digest that it is named by;
+//! an image gets into the index when all its content is there. So whoever is killed leaves nothing
+//! that is used: only partial files, and content that no image has, which [`Store::collect`]
+//! removes.
 
 use crate::document::{self, Document, hex_of, text_of, too_big};
 use crate::error::{Error, Result, While};
@@ -42,11 +44,13 @@ pub struct Store {
 /// An image that is there as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Image {
-    /// The image's names in full: `docker.io/library/alpine:3.20`. Empty where its name went to another image.
+    /// The image's names in full: `docker.io/library/alpine:3.20`. Empty where its name went to
+    /// another image.
     pub names: Vec<String>,
     /// The digest of its manifest, which is what is pinned.
     pub digest: String,
-    /// The digest that its name had where it came from: of an index, where that has images of several platforms.
+    /// The digest that its name had where it came from: of an index, where that has images of
+    /// several platforms.
     pub source_digest: Option<String>,
     /// Configuration and layers, as they are kept.
     pub bytes: u64,
@@ -162,8 +166,8 @@ impl Store {
         Ok((manifest, config))
     }
 
-    /// Takes a name from an image, or all its names where it is meant by its digest. Content that is not used any more is left
-    /// for [`Store::collect`].
+    /// Takes a name from an image, or all its names where it is meant by its digest. Content that
+    /// is not used any more is left for [`Store::collect`].
     ///
     /// # Errors
     /// [`Error::Unknown`].
@@ -183,7 +187,8 @@ impl Store {
         Ok(names)
     }
 
-    /// Removes images without a name, but for those of these digests; content of no image; partial files.
+    /// Removes images without a name, but for those of these digests; content of no image; partial
+    /// files.
     ///
     /// # Errors
     /// [`Error::Busy`] while somebody adds an image.
@@ -212,7 +217,8 @@ impl Store {
         Ok(collected)
     }
 
-    /// The digits of all content that images have. One whose manifest is damaged can't be used, and holds nothing.
+    /// The digits of all content that images have. One whose manifest is damaged can't be used, and
+    /// holds nothing.
     fn held_by(&self, entries: &[Descriptor]) -> BTreeSet<String> {
         let mut held = BTreeSet::new();
         for entry in entries {
@@ -295,7 +301,8 @@ impl Store {
         self.replace("index.json", text.as_bytes())
     }
 
-    /// Replaces a file as a whole: whoever reads it sees the one or the other, also after a power cut.
+    /// Replaces a file as a whole: whoever reads it sees the one or the other, also after a power
+    /// cut.
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let (path, next) = (self.folder.join(name), self.folder.join(format!("{name}.next")));
         let shown = || format!("write {}", path.display());
@@ -339,7 +346,8 @@ impl Adding<'_> {
         // Somebody else who adds the same is waited for, and may have finished it.
         rustix::fs::flock(&file, FlockOperation::LockExclusive).doing(shown)?;
         if self.has(digest, size)? {
-            // Perhaps this opening has made it, after the one before had got its name. Whoever waits for it finds the content there, too.
+            // Perhaps this opening has made it, after the one before had got its name. Whoever
+            // waits for it finds the content there, too.
             return match fs::remove_file(&partial) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).doing(shown),
                 _ => Ok(()),
@@ -393,7 +401,8 @@ impl Adding<'_> {
             });
             entries.push(entry(taken, Some(&name)));
         }
-        // An image whose last name went stays without one, for those who have it, until it is collected.
+        // An image whose last name went stays without one, for those who have it, until it is
+        // collected.
         for mut lost in lost {
             let is_it = |entry: &Descriptor| entry.digest() == lost.digest();
             if !entries.iter().any(is_it) {

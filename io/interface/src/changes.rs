@@ -1,4 +1,5 @@
-//! News of interfaces: that one has come, gone, or is otherwise than before. What it is has to be asked.
+//! News of interfaces: that one has come, gone, or is otherwise than before. What it is has to be
+//! asked.
 
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
@@ -10,7 +11,8 @@ const OF_LINKS: u32 = 1;
 /// Most news that are taken at once; others are taken the next time.
 const MOST: usize = 1_024;
 
-/// A socket that is readable when an interface of the calling thread's network namespace has changed.
+/// A socket that is readable when an interface of the calling thread's network namespace has
+/// changed.
 #[derive(Debug)]
 pub struct Changes(OwnedFd);
 
@@ -33,7 +35,8 @@ impl From<Changes> for OwnedFd {
     }
 }
 
-/// Takes what has come: it is enough to know that something has. Where more came than there was room for, that is so, too.
+/// Takes what has come: it is enough to know that something has. Where more came than there was
+/// room for, that is so, too.
 pub fn drain(socket: impl AsFd) {
     let mut news = [0_u8; 64];
     for _ in 0..MOST {

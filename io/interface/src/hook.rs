@@ -1,4 +1,5 @@
-//! Programs at `clsact` that see each packet which comes in by an interface, or goes out, before any discipline has it. Ours are known by their name.
+//! Programs at `clsact` that see each packet which comes in by an interface, or goes out, before
+//! any discipline has it. Ours are known by their name.
 
 use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Netlink, attribute, attributes, four, text};
 use super::traffic::{HEAD_BYTES, RTM_DELQDISC, RTM_GETQDISC, RTM_NEWQDISC, TCA_KIND, TCA_OPTIONS, head};
@@ -115,7 +116,8 @@ pub(crate) fn gone(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether somebody else looks at packets there. `begun`: a process of ours was there, so a discipline without filters is its.
+/// Whether somebody else looks at packets there. `begun`: a process of ours was there, so a
+/// discipline without filters is its.
 pub(crate) fn foreign(netlink: &Netlink, index: u32, way: Way, begun: bool, device: &str) -> io::Result<()> {
     let Some(kind) = discipline(netlink, index)? else { return Ok(()) };
     let is_clsact = kind == "clsact";

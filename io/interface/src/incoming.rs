@@ -1,5 +1,7 @@
-//! Classes of what comes in by a link. The kernel queues nothing there, so it goes through an intermediate device (`ifb`) first, which has the same classes as
-//! the link. A packet belongs to the control group of the socket that waits for it, which a program looks up for each packet ([`sys::packet_class`]).
+//! Classes of what comes in by a link. The kernel queues nothing there, so it goes through an
+//! intermediate device (`ifb`) first, which has the same classes as the link. A packet belongs to
+//! the control group of the socket that waits for it, which a program looks up for each packet
+//! ([`sys::packet_class`]).
 //!
 //! Objects of ours are told from those of others by names: the device is `tombolo` and the number
 //! of the link, the filter is `tombolo`.
@@ -37,11 +39,13 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Leads what comes in through classes; what an earlier process has made of it stays, with its classes.
+    /// Leads what comes in through classes; what an earlier process has made of it stays, with its
+    /// classes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where somebody else looks at what comes in, who is left alone; [`io::ErrorKind::Unsupported`] where the kernel has no
-    /// `ifb` or no `clsact`; what the kernel says.
+    /// [`io::ErrorKind::AlreadyExists`] where somebody else looks at what comes in, who is left
+    /// alone; [`io::ErrorKind::Unsupported`] where the kernel has no `ifb` or no `clsact`; what the
+    /// kernel says.
     pub fn open(device: &str, rate_bits: u64, sockets: &Sockets) -> io::Result<Self> {
         let index = index_of(device)?;
         let netlink = Netlink::open()?;
@@ -100,7 +104,8 @@ impl Incoming {
         self.traffic.counted()
     }
 
-    /// Packets come in by the direct way again, and nothing is left. What somebody else has put beside it stays.
+    /// Packets come in by the direct way again, and nothing is left. What somebody else has put
+    /// beside it stays.
     ///
     /// # Errors
     /// The kernel's error.
@@ -122,7 +127,8 @@ pub fn sockets_found(device: &str) -> io::Result<Option<Sockets>> {
     }
 }
 
-/// Takes away what is left of a link: of one that is here (a process that led its packets was killed), and of all that are gone.
+/// Takes away what is left of a link: of one that is here (a process that led its packets was
+/// killed), and of all that are gone.
 ///
 /// # Errors
 /// The kernel's error; there being nothing is no error.

@@ -1,4 +1,5 @@
-//! Addresses and routes of the network interfaces of the calling thread's network namespace, and classes of what goes through them, by rtnetlink(7).
+//! Addresses and routes of the network interfaces of the calling thread's network namespace, and
+//! classes of what goes through them, by rtnetlink(7).
 
 pub mod changes;
 mod hook;
@@ -82,9 +83,10 @@ impl Interfaces {
 
 /// Gives `lo` an address of each family that counts as one.
 ///
-/// Programs that ask with `AI_ADDRCONFIG` (curl, browsers, `getent ahostsv4`) get only addresses of families that the machine
-/// "has". glibc takes a family for absent when its one address is 127.0.0.1 or ::1 (`__check_pf`), which would leave a
-/// domain without a network without any answer. One more address on `lo` in each family says otherwise, and reaches nowhere.
+/// Programs that ask with `AI_ADDRCONFIG` (curl, browsers, `getent ahostsv4`) get only addresses of
+/// families that the machine "has". glibc takes a family for absent when its one address is
+/// 127.0.0.1 or ::1 (`__check_pf`), which would leave a domain without a network without any
+/// answer. One more address on `lo` in each family says otherwise, and reaches nowhere.
 ///
 /// # Errors
 /// The kernel's error for IPv4. A namespace without IPv6 stays so.
@@ -117,7 +119,8 @@ fn address_body(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
     body
 }
 
-/// struct rtmsg: family, lengths of the two addresses, type of service, table, who made it, scope, type, flags.
+/// struct rtmsg: family, lengths of the two addresses, type of service, table, who made it, scope,
+/// type, flags.
 fn route_body(index: u32, gateway: Ipv4Addr) -> Vec<u8> {
     let family = family(IpAddr::V4(gateway));
     let mut body =

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 pub(crate) const NLM_F_REQUEST: u16 = 0x1;
 pub(crate) const NLM_F_ACK: u16 = 0x4;
-/// The answer is for who asks; without it those of traffic control go to whoever listens, and nobody else.
+/// The answer is for who asks; without it those of traffic control go to whoever listens, and
+/// nobody else.
 const NLM_F_ECHO: u16 = 0x8;
 pub(crate) const NLM_F_REPLACE: u16 = 0x100;
 pub(crate) const NLM_F_EXCL: u16 = 0x200;

@@ -1,5 +1,7 @@
-//! Classes of what goes out by a link, and whose each packet is: a program in front of the classes gives each packet the priority of the control group that its
-//! socket was made in ([`sys::packet_class`]). What a program has asked of the socket (`SO_PRIORITY`, `IP_TOS`) chooses no class.
+//! Classes of what goes out by a link, and whose each packet is: a program in front of the classes
+//! gives each packet the priority of the control group that its socket was made in
+//! ([`sys::packet_class`]). What a program has asked of the socket (`SO_PRIORITY`, `IP_TOS`)
+//! chooses no class.
 
 use super::hook::{self, Filter, Way};
 use super::netlink::Netlink;
@@ -15,13 +17,13 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Puts our classes at a link, and in front of them the program that knows whose packets are whose; what an earlier process has made of it stays, with its
-    /// classes.
+    /// Puts our classes at a link, and in front of them the program that knows whose packets are
+    /// whose; what an earlier process has made of it stays, with its classes.
     ///
     /// # Errors
-    /// As [`Traffic::open`]; [`io::ErrorKind::AlreadyExists`] where somebody else looks at what goes out, who is left alone; [`io::ErrorKind::Unsupported`]
-    /// where the kernel has no
-    /// `clsact` or no filters by programs.
+    /// As [`Traffic::open`]; [`io::ErrorKind::AlreadyExists`] where somebody else looks at what
+    /// goes out, who is left alone; [`io::ErrorKind::Unsupported`] where the kernel has no `clsact`
+    /// or no filters by programs.
     pub fn open(device: &str, rate_bits: u64, owners: &Owners) -> io::Result<Self> {
         let netlink = Netlink::open()?;
         let index = index_of(device)?;
@@ -109,7 +111,8 @@ mod tests {
         Class { rate_bits: 40_000_000, ceiling_bits: 80_000_000, burst_bytes: 16_384, precedence: 0 };
     const OTHER_CLASS: u16 = FIRST_CLASS + 1;
 
-    /// Runs in a network namespace of its own, with two classes at `lo`, of which the owner has the first.
+    /// Runs in a network namespace of its own, with two classes at `lo`, of which the owner has the
+    /// first.
     fn apart(name: &'static str, test: impl FnOnce(&Owner, &Owners, &Outgoing) + Send + 'static) {
         let done = std::thread::spawn(move || {
             sys::namespace::unshare(sys::namespace::UnshareFlags::NEWNET)
@@ -136,8 +139,9 @@ mod tests {
         outgoing.traffic().one(class).unwrap().sent_bytes
     }
 
-    /// Once a class was that of a socket's priority: `SO_PRIORITY` of 0 or 6, or an `IP_TOS`, led a domain past its ceiling and out of the account, and whoever
-    /// had `NET_RAW` could name the class of another.
+    /// Once a class was that of a socket's priority: `SO_PRIORITY` of 0 or 6, or an `IP_TOS`, led a
+    /// domain past its ceiling and out of the account, and whoever had `NET_RAW` could name the
+    /// class of another.
     #[test]
     fn no_option_of_a_socket_leads_out_of_its_class_nor_into_anothers() {
         apart("options", |owner, _owners, outgoing| {

@@ -1,4 +1,5 @@
-//! For tests: a control group of version 2 whose sockets the test makes. A socket belongs to where the process was when it was made.
+//! For tests: a control group of version 2 whose sockets the test makes. A socket belongs to where
+//! the process was when it was made.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,6 @@
-//! Classes of a link: a hierarchical token bucket (`HTB`) at an interface of the calling thread's network namespace, by rtnetlink(7). Packets go by the
-//! priority of their socket, which is the handle of their class; the others go to the class of the rest. What was asked for is read back.
+//! Classes of a link: a hierarchical token bucket (`HTB`) at an interface of the calling thread's
+//! network namespace, by rtnetlink(7). Packets go by the priority of their socket, which is the
+//! handle of their class; the others go to the class of the rest. What was asked for is read back.
 
 use super::netlink::{NLM_F_CREATE, Netlink, attribute, attributes, eight, four, text};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -22,7 +23,8 @@ const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
 const TCA_HTB_RATE64: u16 = 6;
 const TCA_HTB_CEIL64: u16 = 7;
-/// Packets have the header of Ethernet; then the kernel needs no table of how long which packet takes.
+/// Packets have the header of Ethernet; then the kernel needs no table of how long which packet
+/// takes.
 const TC_LINKLAYER_ETHERNET: u8 = 1;
 const HTB_VERSION: u32 = 3;
 /// Bytes of struct tcmsg, after which attributes follow.
@@ -46,7 +48,8 @@ const QUANTUM_MIN: u64 = 1_514;
 const QUANTUM_MAX: u64 = 60_000;
 /// Precedence of the rest: after everybody (the kernel knows 0 to 7).
 const REST_PRECEDENCE: u32 = 7;
-/// Least rate of the rest, in bytes per second, so that it never starves: a hundredth of the link, and at least this.
+/// Least rate of the rest, in bytes per second, so that it never starves: a hundredth of the link,
+/// and at least this.
 const REST_RATE_MIN: u64 = 1_000;
 
 /// One class.
@@ -106,11 +109,12 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Puts our discipline at the root of an interface, with the whole link and the rest; our own stays, with its classes.
+    /// Puts our discipline at the root of an interface, with the whole link and the rest; our own
+    /// stays, with its classes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where somebody else has a discipline there, which is left alone; what the kernel says: no such interface, no privilege,
-    /// no HTB.
+    /// [`io::ErrorKind::AlreadyExists`] where somebody else has a discipline there, which is left
+    /// alone; what the kernel says: no such interface, no privilege, no HTB.
     pub fn open(device: &str, rate_bits: u64) -> io::Result<Self> {
         let index = index_of(device)?;
         let traffic = Self { netlink: Netlink::open()?, device: device.to_owned(), index, rate_bits };
@@ -197,7 +201,8 @@ impl Traffic {
         self.put(REST, priority(WHOLE), &rest, REST_PRECEDENCE)
     }
 
-    /// Gives a class what it is promised, or other promises while it sends; reads back what the kernel made of it.
+    /// Gives a class what it is promised, or other promises while it sends; reads back what the
+    /// kernel made of it.
     ///
     /// # Errors
     /// The kernel's error, or that it does something else.
@@ -289,7 +294,8 @@ impl Traffic {
     }
 }
 
-/// Takes our discipline away from an interface where it is, such as one of a daemon that was killed.
+/// Takes our discipline away from an interface where it is, such as one of a daemon that was
+/// killed.
 ///
 /// # Errors
 /// The kernel's error; there being none is no error.
@@ -396,7 +402,8 @@ mod tests {
         assert_eq!(ticks(u64::MAX, 0), u32::MAX);
     }
 
-    /// In a network namespace of its own. The `lo` of it stands for a link: it needs nobody at the other end.
+    /// In a network namespace of its own. The `lo` of it stands for a link: it needs nobody at the
+    /// other end.
     #[test]
     fn a_class_is_kept_read_back_changed_and_counted_and_the_rest_stays_below_it() {
         let done = std::thread::spawn(|| {

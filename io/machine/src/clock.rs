@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// How much later than asked for a wait may end and still count in full, in ms. What is beyond was not there for QEMU either: the
-/// machine was frozen or the node asleep, and nobody is hung for that.
+/// How much later than asked for a wait may end and still count in full, in ms. What is beyond was
+/// not there for QEMU either: the machine was frozen or the node asleep, and nobody is hung for
+/// that.
 const LATE_MS: u64 = 1000;
 
 /// Counts ms since the start, without those that were not there.

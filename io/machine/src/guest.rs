@@ -1,4 +1,5 @@
-//! The node's half of the guest's port, without the port: what a guest's bytes mean, and whether they keep the rules.
+//! The node's half of the guest's port, without the port: what a guest's bytes mean, and whether
+//! they keep the rules.
 
 use streams::{Heard, Outbox, SendError, Side, Streams};
 use thiserror::Error;
@@ -236,7 +237,8 @@ impl Guest {
         self.outbox.wants_more()
     }
 
-    /// Sends a message, and with it an end of a channel. `Ok(false)`: the stream is closed, or has no room, and nothing was sent.
+    /// Sends a message, and with it an end of a channel. `Ok(false)`: the stream is closed, or has
+    /// no room, and nothing was sent.
     ///
     /// # Errors
     /// [`BrokenRule::Unread`].

@@ -1,4 +1,5 @@
-//! The machine process of a domain of kind `vm`: `docs/spec/machine.md` and `docs/spec/guest.md` are what it does.
+//! The machine process of a domain of kind `vm`: `docs/spec/machine.md` and `docs/spec/guest.md`
+//! are what it does.
 
 mod asks;
 mod clock;

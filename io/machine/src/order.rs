@@ -13,7 +13,8 @@ pub const ORDER_FILE: &str = "order.json";
 pub const SOCKET_FILE: &str = "machine.sock";
 /// Where the machine process finds its directory.
 pub const DIRECTORY: &str = "/run/machine";
-/// Longest order, in bytes: environment and `resolv.conf` are the longest things in it, and the topology bounds both.
+/// Longest order, in bytes: environment and `resolv.conf` are the longest things in it, and the
+/// topology bounds both.
 pub const MAX_ORDER_BYTES: u64 = 1 << 20;
 /// Most processors of a guest: QEMU's bound for q35, less what nobody needs.
 pub const MAX_CPUS: u32 = 255;
@@ -50,11 +51,13 @@ pub struct MachineOrder {
     /// Further disks, over NBD; the guest knows them by their serial numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeDisk>,
-    /// Whether the guest has a network card behind which the node stands for it (QEMU's user network).
+    /// Whether the guest has a network card behind which the node stands for it (QEMU's user
+    /// network).
     #[serde(default)]
     pub user_network: bool,
     /// How long the guest's agent may take from power-on to its first words, in ms.
-    // Left out where it is what it was before it could be said: a later daemon is to find the same machine.
+    // Left out where it is what it was before it could be said: a later daemon is to find the same
+    // machine.
     #[serde(default = "boot_ms", skip_serializing_if = "is_boot_ms")]
     pub boot_ms: u64,
     /// How long the guest may take to end when it is asked to, in ms.
@@ -180,7 +183,8 @@ pub enum OrderError {
 }
 
 impl MachineOrder {
-    /// Reads and checks the order in the machine's directory, and sees that the files that it names can be opened.
+    /// Reads and checks the order in the machine's directory, and sees that the files that it names
+    /// can be opened.
     ///
     /// # Errors
     /// [`OrderError`].

@@ -8,8 +8,8 @@ use std::path::Path;
 
 /// Name of the outcome's file in the machine's directory.
 pub const OUTCOME_FILE: &str = "outcome.json";
-/// Longest outcome, in bytes of its file. Whoever reads it refuses a longer one: what is in the directory may be the work of a
-/// guest that broke out.
+/// Longest outcome, in bytes of its file. Whoever reads it refuses a longer one: what is in the
+/// directory may be the work of a guest that broke out.
 pub const MAX_OUTCOME_BYTES: usize = 4096;
 /// Longest message of an outcome, in bytes: escaped, it still fits [`MAX_OUTCOME_BYTES`].
 pub const MAX_MESSAGE_BYTES: usize = 600;
@@ -107,8 +107,8 @@ impl Outcome {
         Self { outcome, message: clean(message.as_ref(), MAX_MESSAGE_BYTES), out_of_memory: false }
     }
 
-    /// Reads an outcome that somebody may have forged: no more than [`MAX_OUTCOME_BYTES`], and a message that is safe to show.
-    /// `None`: it is none.
+    /// Reads an outcome that somebody may have forged: no more than [`MAX_OUTCOME_BYTES`], and a
+    /// message that is safe to show. `None`: it is none.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let short = text.len() <= MAX_OUTCOME_BYTES;

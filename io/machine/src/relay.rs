@@ -113,7 +113,8 @@ impl Relay {
         self.guest_closed = true;
     }
 
-    /// Writes what the socket takes: the lengths of the messages that are through, and whether the relay is over.
+    /// Writes what the socket takes: the lengths of the messages that are through, and whether the
+    /// relay is over.
     pub fn flush(&mut self) -> (Vec<usize>, bool) {
         let mut through = Vec::new();
         while let (Some(message), Some(socket)) = (self.waiting.front(), &self.socket) {
@@ -135,8 +136,9 @@ impl Relay {
     }
 }
 
-/// Whether a guest's packet says what only the machine process may say, and its number: who is at a control socket is known by its
-/// process, and this process speaks for the guest's programs as well.
+/// Whether a guest's packet says what only the machine process may say, and its number: who is at a
+/// control socket is known by its process, and this process speaks for the guest's programs as
+/// well.
 pub(crate) fn is_the_machines(packet: &[u8]) -> Option<u64> {
     match serde_json::from_slice(packet) {
         Ok(Request::Machine { id, .. }) => Some(id),

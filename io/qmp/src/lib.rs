@@ -1,8 +1,8 @@
-//! The monitor protocol (QMP) of QEMU and its storage daemon: one JSON object on a line, each way. What QEMU says is an allegation: a guest, or
-//! an image, may have broken out of it.
+//! The monitor protocol (QMP) of QEMU and its storage daemon: one JSON object on a line, each way.
+//! What QEMU says is an allegation: a guest, or an image, may have broken out of it.
 //!
-//! One command is under way at a time, so that a descriptor is never taken for another's, and so that there is always room for
-//! what is sent.
+//! One command is under way at a time, so that a descriptor is never taken for another's, and so
+//! that there is always room for what is sent.
 
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -93,7 +93,8 @@ impl Event {
     }
 }
 
-/// A text without control characters, at most so many bytes long. What a guest or QEMU says goes through this before it is shown.
+/// A text without control characters, at most so many bytes long. What a guest or QEMU says goes
+/// through this before it is shown.
 #[must_use]
 pub fn clean(text: &str, most: usize) -> String {
     let mut cleaned = String::new();

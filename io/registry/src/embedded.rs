@@ -25,12 +25,14 @@ pub struct Embedded {
     /// `None` only after it could not be opened again.
     database: RwLock<Option<Database>>,
     watchers: Watchers,
-    /// Held from before a change is made until it is told, so that watchers hear changes in their order.
+    /// Held from before a change is made until it is told, so that watchers hear changes in their
+    /// order.
     order: Mutex<()>,
 }
 
 impl Embedded {
-    /// Opens the registry in the file `path`, or makes a new one. One process at a time can have it open.
+    /// Opens the registry in the file `path`, or makes a new one. One process at a time can have it
+    /// open.
     ///
     /// # Errors
     /// [`RegistryError::Open`]: no permission, no space, or open elsewhere; [`RegistryError::Damaged`]: not a registry (any more);
@@ -39,7 +41,8 @@ impl Embedded {
         let at = |cause: redb::Error| of_open(path, cause);
         let file = |cause: io::Error| at(redb::Error::Io(cause));
         let database = match fs::metadata(path) {
-            // What we made is never empty: it is made under another name, and renamed when it is whole.
+            // What we made is never empty: it is made under another name, and renamed when it is
+            // whole.
             Ok(metadata) if metadata.is_file() && metadata.len() == 0 => {
                 return Err(damaged(path, "it is empty".into()));
             }
@@ -62,7 +65,8 @@ impl Embedded {
         self.database.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the file again if an earlier write failed (a full disk, say): redb does nothing more until then.
+    /// Opens the file again if an earlier write failed (a full disk, say): redb does nothing more
+    /// until then.
     fn heal(&self) -> Result<(), RegistryError> {
         if let Some(database) = &*self.database() {
             match database.begin_write().map_err(redb::Error::from) {
@@ -128,7 +132,8 @@ fn make_new(path: &Path) -> Result<(), RegistryError> {
     })
 }
 
-/// Opens a file that is there, and reads all of it once: damage is to be known before anything is decided.
+/// Opens a file that is there, and reads all of it once: damage is to be known before anything is
+/// decided.
 fn open_whole(path: &Path) -> Result<Database, RegistryError> {
     // redb panics at some kinds of damage. Nothing of what it was about is used afterwards.
     let opened = panic::catch_unwind(|| -> Result<Database, redb::Error> {

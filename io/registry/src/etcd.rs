@@ -1,10 +1,13 @@
-//! The registry of a cluster: etcd (3.4 and later), at one or more endpoints, with TLS where they want it.
+//! The registry of a cluster: etcd (3.4 and later), at one or more endpoints, with TLS where they
+//! want it.
 //!
-//! The trait is for threads that may block; etcd's client waits with tokio. So there is one thread of our own with an event loop, and whoever
-//! calls waits for it, no longer than [`DEADLINE`]. Each endpoint is asked by itself: one that does not answer is left for the next.
+//! The trait is for threads that may block; etcd's client waits with tokio. So there is one thread
+//! of our own with an event loop, and whoever calls waits for it, no longer than [`DEADLINE`]. Each
+//! endpoint is asked by itself: one that does not answer is left for the next.
 //!
-//! Where an answer to a write was lost, the write is tried again; it is known as ours by its value. (Two writers who put the same
-//! bytes into one key under one belief can't tell who was first; claims name their writer.)
+//! Where an answer to a write was lost, the write is tried again; it is known as ours by its value.
+//! (Two writers who put the same bytes into one key under one belief can't tell who was first;
+//! claims name their writer.)
 
 mod calls;
 mod doubts;
@@ -31,13 +34,15 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long a call takes at the most, whatever etcd does: longer than it needs to choose another leader (1 s).
+/// How long a call takes at the most, whatever etcd does: longer than it needs to choose another
+/// leader (1 s).
 pub const DEADLINE: Duration = Duration::from_secs(5);
 /// How long one endpoint may take before the next is asked.
 const ENDPOINT_PATIENCE: Duration = Duration::from_millis(1_600);
 /// How long a connection may take to come about.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(1_000);
-/// How often a connection is asked whether it still is one; etcd refuses clients that ask more often.
+/// How often a connection is asked whether it still is one; etcd refuses clients that ask more
+/// often.
 const PING_EVERY: Duration = Duration::from_secs(6);
 /// How long it may take to say so.
 const PING_PATIENCE: Duration = Duration::from_secs(2);
@@ -179,7 +184,8 @@ impl Drop for Shared {
 }
 
 impl Etcd {
-    /// A registry at these endpoints. Nothing is connected yet: etcd may come later. [`Etcd::check`] asks it.
+    /// A registry at these endpoints. Nothing is connected yet: etcd may come later.
+    /// [`Etcd::check`] asks it.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: settings that can't be.
@@ -233,7 +239,8 @@ impl Etcd {
         self.shared.reach().settings.clone()
     }
 
-    /// Reaches the same etcd at other endpoints, or with other certificates, from now on; connections that are the same go on. The prefix stays.
+    /// Reaches the same etcd at other endpoints, or with other certificates, from now on;
+    /// connections that are the same go on. The prefix stays.
     ///
     /// # Errors
     /// As for [`Etcd::new`]; nothing is changed then.
@@ -521,7 +528,8 @@ impl Shared {
         Ok(client)
     }
 
-    /// An endpoint did not do: the next is asked from now on, and this one by a connection of its own.
+    /// An endpoint did not do: the next is asked from now on, and this one by a connection of its
+    /// own.
     pub(crate) fn leave(&self, index: usize) {
         let reach = self.reach();
         if let Some(slot) = reach.clients.get(index) {

@@ -1,8 +1,11 @@
-//! The registry: desired state (the admitted topologies) and actual state (what runs where) of a node.
+//! The registry: desired state (the admitted topologies) and actual state (what runs where) of a
+//! node.
 //!
-//! [`Registry`] is the contract; [`Embedded`] keeps it in one file of redb (durable, one process at a time),
-//! [`Etcd`] in etcd, for the nodes of a cluster (with leases beside), [`Memory`] in memory, for tests. Each key has a *revision* that grows with every change
-//! of anything in the registry, so that a writer can say what it believes to replace ([`Expected`]): compare-and-swap, as etcd has it.
+//! [`Registry`] is the contract; [`Embedded`] keeps it in one file of redb (durable, one process at
+//! a time), [`Etcd`] in etcd, for the nodes of a cluster (with leases beside), [`Memory`] in
+//! memory, for tests. Each key has a *revision* that grows with every change of anything in the
+//! registry, so that a writer can say what it believes to replace ([`Expected`]): compare-and-swap,
+//! as etcd has it.
 
 mod embedded;
 mod etcd;
@@ -23,10 +26,12 @@ use thiserror::Error;
 
 /// Longest key, in bytes: two names of 63 bytes and some words fit with room to spare.
 pub const MAX_KEY_BYTES: usize = 512;
-/// Longest value, in bytes: four times the longest topology file. Bulk data never goes through the registry.
+/// Longest value, in bytes: four times the longest topology file. Bulk data never goes through the
+/// registry.
 pub const MAX_VALUE_BYTES: usize = 4 << 20;
 
-/// Most keys that are written at once: what etcd takes in one transaction where nobody says otherwise.
+/// Most keys that are written at once: what etcd takes in one transaction where nobody says
+/// otherwise.
 pub const MAX_WRITTEN: usize = 128;
 
 /// A value and when it was written.
@@ -84,10 +89,12 @@ pub trait Registry: Send + Sync {
     /// [`RegistryError::Storage`].
     fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, RegistryError>;
 
-    /// Sets `key`, if what it replaces is as `expected`; durable when it returns. Returns the new revision.
+    /// Sets `key`, if what it replaces is as `expected`; durable when it returns. Returns the new
+    /// revision.
     ///
     /// # Errors
-    /// [`RegistryError::Conflict`], [`RegistryError::Key`], [`RegistryError::TooLarge`], [`RegistryError::Storage`].
+    /// [`RegistryError::Conflict`], [`RegistryError::Key`], [`RegistryError::TooLarge`],
+    /// [`RegistryError::Storage`].
     fn put(&self, key: &str, value: &[u8], expected: Expected) -> Result<u64, RegistryError>;
 
     /// Removes `key`, if it is as `expected`. Returns whether there was one.
@@ -96,14 +103,17 @@ pub trait Registry: Send + Sync {
     /// As for [`Registry::put`].
     fn delete(&self, key: &str, expected: Expected) -> Result<bool, RegistryError>;
 
-    /// Sets several keys, or removes those that have no value here, whatever is there: all of it or nothing, whenever the power goes. Durable when it returns.
-    /// At most [`MAX_WRITTEN`] keys, each of them once.
+    /// Sets several keys, or removes those that have no value here, whatever is there: all of it or
+    /// nothing, whenever the power goes. Durable when it returns. At most [`MAX_WRITTEN`] keys,
+    /// each of them once.
     ///
     /// # Errors
-    /// [`RegistryError::Key`], [`RegistryError::TooLarge`], [`RegistryError::TooMany`], [`RegistryError::Storage`].
+    /// [`RegistryError::Key`], [`RegistryError::TooLarge`], [`RegistryError::TooMany`],
+    /// [`RegistryError::Storage`].
     fn write(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError>;
 
-    /// As [`Registry::write`], if `guard` is as `expected`; `guard` is one of the keys that are set. Returns the new revision of it.
+    /// As [`Registry::write`], if `guard` is as `expected`; `guard` is one of the keys that are
+    /// set. Returns the new revision of it.
     ///
     /// # Errors
     /// As there; [`RegistryError::Conflict`]: nothing was written.
@@ -114,7 +124,8 @@ pub trait Registry: Send + Sync {
         changes: &[(String, Option<Vec<u8>>)],
     ) -> Result<u64, RegistryError>;
 
-    /// Tells every later change of a key that begins with `prefix`, in the order in which they were made.
+    /// Tells every later change of a key that begins with `prefix`, in the order in which they were
+    /// made.
     ///
     /// # Errors
     /// [`RegistryError::Storage`].
@@ -206,7 +217,8 @@ pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<(), RegistryError> 
     Ok(())
 }
 
-/// Refuses what can't be written under a guard, which is one of the keys that are set: its revision is the one of the write.
+/// Refuses what can't be written under a guard, which is one of the keys that are set: its revision
+/// is the one of the write.
 pub(crate) fn check_guarded(guard: &str, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError> {
     check_all(changes)?;
     let is_set = changes.iter().any(|(key, value)| key == guard && value.is_some());

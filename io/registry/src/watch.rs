@@ -83,7 +83,8 @@ impl Watchers {
         Watch { changes: receiver, _wanted: std::sync::Arc::default() }
     }
 
-    /// Tells everyone whom it concerns; drops who has gone or lags. The caller holds whatever orders its changes.
+    /// Tells everyone whom it concerns; drops who has gone or lags. The caller holds whatever
+    /// orders its changes.
     pub(crate) fn tell(&self, change: &Change) {
         self.lock().retain(|(prefix, sender)| {
             !change.key.starts_with(prefix.as_str()) || sender.try_send(change.clone()).is_ok()

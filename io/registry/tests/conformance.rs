@@ -103,7 +103,8 @@ fn a_guarded_write_is_made_under_its_guard_alone(registry: &impl Registry) {
         );
     }
     assert_eq!(registry.get(&key("a")).unwrap().unwrap().value, b"2");
-    // A guard that the write does not set would stay as it was, and the next writer would not notice.
+    // A guard that the write does not set would stay as it was, and the next writer would not
+    // notice.
     for unguarded in [vec![(key("a"), value("3"))], vec![(head.clone(), None)]] {
         let refused = registry.write_if(&head, Expected::Anything, &unguarded);
         assert!(matches!(refused, Err(RegistryError::Unguarded(_))), "{refused:?}");
@@ -152,7 +153,8 @@ fn a_slow_watcher_is_cut_off_and_holds_up_nobody(registry: &impl Registry) {
         registry.put("a", &round.to_le_bytes(), Expected::Anything).unwrap();
     }
     let mut heard = 0_u32;
-    // Where the changes come over a network, those that are on their way find room again while this one reads.
+    // Where the changes come over a network, those that are on their way find room again while this
+    // one reads.
     while heard < 1100
         && let Ok(change) = watch.next(PATIENCE)
     {
@@ -225,8 +227,8 @@ fn a_file_that_is_no_registry_is_refused_by_name() {
     assert_eq!(std::fs::read(&path).unwrap(), vec![b'x'; 8192], "a refused file stays as it was");
 }
 
-// An empty file was once taken for a new registry, and one with scribbled pages ended the daemon with a backtrace: everything that
-// was up was ended without a word of why.
+// An empty file was once taken for a new registry, and one with scribbled pages ended the daemon
+// with a backtrace: everything that was up was ended without a word of why.
 #[test]
 fn a_damaged_file_is_refused_by_name_with_what_to_do_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! A power cut, as far as a process can feel one: the writer is killed (`SIGKILL`) at whatever instruction it is at, again
-//! and again. Every write that it had acknowledged must be there afterwards, whole, and no claim may be won twice.
+//! A power cut, as far as a process can feel one: the writer is killed (`SIGKILL`) at whatever
+//! instruction it is at, again and again. Every write that it had acknowledged must be there
+//! afterwards, whole, and no claim may be won twice.
 
 #![allow(clippy::unwrap_used)]
 

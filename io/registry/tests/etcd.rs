@@ -1,4 +1,5 @@
-//! The effects of etcd's faults on the programs that rely on it, each with the message that a person reads.
+//! The effects of etcd's faults on the programs that rely on it, each with the message that a
+//! person reads.
 
 #![allow(clippy::unwrap_used)]
 
@@ -69,7 +70,8 @@ fn one_that_is_gone_or_says_nothing_is_told_from_one_that_lost_its_memory() {
     let (kind, said) = trouble(etcd.put("a", b"5", Expected::Anything));
     assert_eq!(kind, Trouble::WentBack, "{said}");
     assert!(said.contains("restored from a backup") && said.contains("restart the daemon"), "{said}");
-    // Others have looked, and go on: who has not, does not, also when what was lost is passed again.
+    // Others have looked, and go on: who has not, does not, also when what was lost is passed
+    // again.
     let other = registry(&servers);
     for n in 0..20_u8 {
         other.put("a", &[n], Expected::Anything).unwrap();
@@ -259,7 +261,8 @@ fn a_watch_goes_on_where_it_was_and_ends_where_etcd_has_forgotten() {
         client.compact(at.header().unwrap().revision(), None).await.is_ok()
     });
     assert!(compacted);
-    // Either it was back in time and heard all of it, or it is told that it was not: nothing is missing unsaid.
+    // Either it was back in time and heard all of it, or it is told that it was not: nothing is
+    // missing unsaid.
     let mut heard = Vec::new();
     let told = loop {
         match watch.next(PATIENCE) {
@@ -325,7 +328,8 @@ fn tls_is_mutual_and_who_is_not_trusted_gets_nothing() {
     let (kind, said) = trouble(with(&other, Some(ours.clone())).get("a"));
     assert_eq!(kind, Trouble::Tls, "{said}");
     assert!(said.contains("we do not believe its certificate"), "{said}");
-    // TLS 1.3 refuses a missing certificate after its handshake, when the client believes that all is well.
+    // TLS 1.3 refuses a missing certificate after its handshake, when the client believes that all
+    // is well.
     let begun = Instant::now();
     let (kind, said) = trouble(with(&authority_pem, None).get("a"));
     assert_eq!(kind, Trouble::Tls, "{said}");

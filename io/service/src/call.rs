@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use wire::control::Consumer;
 
-/// The caller. Container, domain and verbs are the daemon's word; the rest is as good as the domain.
+/// The caller. Container, domain and verbs are the daemon's word; the rest is as good as the
+/// domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// The distributed container.
@@ -95,7 +96,8 @@ pub struct Call<'c> {
     pub(crate) id: SessionId,
     pub(crate) flags: u32,
     pub(crate) capsule: &'c [u8],
-    /// The request that can be answered later, the most bytes of its answer, and whether it will be.
+    /// The request that can be answered later, the most bytes of its answer, and whether it will
+    /// be.
     pub(crate) asked: Option<(ReplyTo, usize)>,
     pub(crate) over: Option<Arc<AtomicBool>>,
 }
@@ -107,7 +109,8 @@ impl Call<'_> {
         self.caller
     }
 
-    /// Returns the session of the open file. Texts and controls are asked in one for each domain's channel.
+    /// Returns the session of the open file. Texts and controls are asked in one for each domain's
+    /// channel.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.id
@@ -119,8 +122,9 @@ impl Call<'_> {
         self.flags
     }
 
-    /// When a session is opened: what [`Call::keep`] was given last, by an earlier server of it; empty in a new session. It has been in
-    /// the consumer's hands: check it as you check a request.
+    /// When a session is opened: what [`Call::keep`] was given last, by an earlier server of it;
+    /// empty in a new session. It has been in the consumer's hands: check it as you check a
+    /// request.
     #[must_use]
     pub fn capsule(&self) -> &[u8] {
         self.capsule
@@ -143,7 +147,8 @@ impl Call<'_> {
         self.ctx.ready(self.id.link, self.id.session, bits);
     }
 
-    /// The memory that the caller's domain has with the service, if the topology file gives it some.
+    /// The memory that the caller's domain has with the service, if the topology file gives it
+    /// some.
     #[must_use]
     pub fn memory(&self) -> Option<BorrowedFd<'_>> {
         self.ctx.memory(self.id.link)
@@ -158,7 +163,8 @@ impl Call<'_> {
     /// Answers this call later: return the reply, and give the other to who will have the answer.
     ///
     /// # Errors
-    /// `EINVAL` in a function whose answer can't come later: an opening, a closing, and what changes a folder.
+    /// `EINVAL` in a function whose answer can't come later: an opening, a closing, and what
+    /// changes a folder.
     pub fn later(&mut self) -> Result<(Reply, Later), Errno> {
         let (to, most_bytes) = self.asked.take().ok_or(Errno::INVAL)?;
         let over = Arc::new(AtomicBool::new(false));

@@ -13,7 +13,8 @@ type Read<S> = Box<dyn FnMut(&mut S, &mut Call<'_>, usize) -> Result<Reply, Errn
 type Written<S> = Box<dyn FnMut(&mut S, &mut Call<'_>, &[u8]) -> Result<usize, Errno>>;
 type Ioctl<S> = Box<dyn FnMut(&mut S, &mut Call<'_>, u32, &[u8]) -> Result<Reply, Errno>>;
 
-/// A file of a service. The functions that a file of this behaviour does not have are never called, and [`crate::Service::run`] says so.
+/// A file of a service. The functions that a file of this behaviour does not have are never called,
+/// and [`crate::Service::run`] says so.
 pub struct File<S> {
     pub(crate) export: FileExport,
     pub(crate) stream: Option<Stream>,
@@ -49,7 +50,8 @@ impl<S> File<S> {
         self
     }
 
-    /// Whether what was not answered when this program died is asked again at the next one; else the caller gets `ECONNRESET`.
+    /// Whether what was not answered when this program died is asked again at the next one; else
+    /// the caller gets `ECONNRESET`.
     pub fn idempotent(&mut self, idempotent: bool) -> &mut Self {
         self.export.idempotent = idempotent;
         self
@@ -70,7 +72,8 @@ impl<S> File<S> {
         self
     }
 
-    /// Answers who reads a control (without it, a control is empty), or a device: the most bytes that the caller takes.
+    /// Answers who reads a control (without it, a control is empty), or a device: the most bytes
+    /// that the caller takes.
     pub fn read<R: Into<Reply>>(
         &mut self,
         mut function: impl FnMut(&mut S, &mut Call<'_>, usize) -> Result<R, Errno> + 'static,
@@ -79,7 +82,8 @@ impl<S> File<S> {
         self
     }
 
-    /// Takes what is written to a device, and says how many bytes it took. `EAGAIN` where it can't now: say with [`Call::ready`] when.
+    /// Takes what is written to a device, and says how many bytes it took. `EAGAIN` where it can't
+    /// now: say with [`Call::ready`] when.
     pub fn written(
         &mut self,
         function: impl FnMut(&mut S, &mut Call<'_>, &[u8]) -> Result<usize, Errno> + 'static,
@@ -88,7 +92,8 @@ impl<S> File<S> {
         self
     }
 
-    /// Answers an ioctl(2) of a session or a device: its number, and its data. Without it: `ENOTTY`.
+    /// Answers an ioctl(2) of a session or a device: its number, and its data. Without it:
+    /// `ENOTTY`.
     pub fn ioctl<R: Into<Reply>>(
         &mut self,
         mut function: impl FnMut(&mut S, &mut Call<'_>, u32, &[u8]) -> Result<R, Errno> + 'static,

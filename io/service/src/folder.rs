@@ -75,8 +75,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Adds an entry; false: this part is full, and the next one is asked for with the place of the last entry that was added.
-    /// Places grow, and are never 0.
+    /// Adds an entry; false: this part is full, and the next one is asked for with the place of the
+    /// last entry that was added. Places grow, and are never 0.
     pub fn add(&mut self, place: u64, name: &[u8], node: &Node) -> bool {
         let node = match node.on_the_wire(self.root) {
             Ok(node) => node,
@@ -95,8 +95,9 @@ impl Listing {
     }
 }
 
-/// The operations of a service on a folder: implement those that it supports, the rest is refused with `EOPNOTSUPP`. Nodes are known by
-/// serial numbers of the service's own; [`ROOT`] is the folder itself.
+/// The operations of a service on a folder: implement those that it supports, the rest is refused
+/// with `EOPNOTSUPP`. Nodes are known by serial numbers of the service's own; [`ROOT`] is the
+/// folder itself.
 #[allow(unused_variables, reason = "the defaults refuse whatever they are asked")]
 pub trait Folder {
     /// The node of this name.
@@ -135,8 +136,9 @@ pub trait Folder {
     }
     /// A file that was opened is closed.
     fn close(&mut self, call: &mut Call<'_>, node: u32) {}
-    /// A file that was opened is not any more, because its consumer went away: its frontend's successor may open it again, with the capsule
-    /// that was kept. Without this function, it is closed.
+    /// A file that was opened is not any more, because its consumer went away: its frontend's
+    /// successor may open it again, with the capsule that was kept. Without this function, it is
+    /// closed.
     fn leave(&mut self, call: &mut Call<'_>, node: u32) {
         self.close(call, node);
     }
@@ -161,7 +163,8 @@ pub trait Folder {
     fn sync(&mut self, call: &mut Call<'_>, node: u32) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
-    /// As [`Folder::sync`], with an answer that may come later ([`Call::later`]): this is what is called.
+    /// As [`Folder::sync`], with an answer that may come later ([`Call::later`]): this is what is
+    /// called.
     ///
     /// # Errors
     /// The errno of the caller.
@@ -175,7 +178,8 @@ pub trait Folder {
     fn set(&mut self, call: &mut Call<'_>, node: u32, attributes: &Attributes) -> Result<Node, Errno> {
         Err(Errno::OPNOTSUPP)
     }
-    /// A line that was written to a node that behaves as a session or a control; an empty one asks for the text of a text or a control.
+    /// A line that was written to a node that behaves as a session or a control; an empty one asks
+    /// for the text of a text or a control.
     ///
     /// # Errors
     /// The errno of the caller.
@@ -216,7 +220,8 @@ pub trait Folder {
     fn remove_folder(&mut self, call: &mut Call<'_>, folder: u32, name: &[u8]) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Gives what has the name `from` in one folder the name `to` in another or the same. `flags` are those of renameat2(2).
+    /// Gives what has the name `from` in one folder the name `to` in another or the same. `flags`
+    /// are those of renameat2(2).
     ///
     /// # Errors
     /// The errno of the caller.

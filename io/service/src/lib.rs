@@ -1,8 +1,9 @@
 //! Write a service: a program that serves files to the domains that the topology lets see them.
 //!
-//! A [`Service`] has a name, a state, and files; each file has functions, which are given the state and the [`Call`], and answer with
-//! bytes or an [`Errno`]. All are called in one thread, so none needs a lock, and none may take long: what takes long is answered by
-//! [`Call::later`] from a thread or a task of tokio. `docs/services.md` is the tour, `docs/spec/service.md` the protocol.
+//! A [`Service`] has a name, a state, and files; each file has functions, which are given the state
+//! and the [`Call`], and answer with bytes or an [`Errno`]. All are called in one thread, so none
+//! needs a lock, and none may take long: what takes long is answered by [`Call::later`] from a
+//! thread or a task of tokio. `docs/services.md` is the tour, `docs/spec/service.md` the protocol.
 
 mod call;
 mod engine;

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use wire::service::{Behaviour, FileExport, OWN_FOLDER};
 
-/// Most files of a service: any of them may be a folder, and a folder's id has a bound. What is more belongs into a folder.
+/// Most files of a service: any of them may be a folder, and a folder's id has a bound. What is
+/// more belongs into a folder.
 pub const MAX_FILES: usize = 255;
 /// How long a program waits for the daemon of its node.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,7 +42,8 @@ pub enum Error {
     Serve(#[from] ServeError),
 }
 
-/// A service of kind `program` with a state `S`, which all its functions are given. They are called in one thread, one after another.
+/// A service of kind `program` with a state `S`, which all its functions are given. They are called
+/// in one thread, one after another.
 pub struct Service<S> {
     name: String,
     state: S,
@@ -101,7 +103,8 @@ impl<S: 'static> Service<S> {
         self.asking(name, verb, Behaviour::Session, function)
     }
 
-    /// A file that behaves as a character device: give it [`File::read`], [`File::written`] and [`File::ioctl`].
+    /// A file that behaves as a character device: give it [`File::read`], [`File::written`] and
+    /// [`File::ioctl`].
     pub fn device(&mut self, name: &str, verb: &str) -> &mut File<S> {
         self.add(name, verb, Behaviour::Device, 0o666)
     }
@@ -130,8 +133,8 @@ impl<S: 'static> Service<S> {
         stream
     }
 
-    /// A folder of which only `folder` knows what is in it. `change`: the verb to change that; none: nobody does. The name `"."` is the
-    /// service's own folder.
+    /// A folder of which only `folder` knows what is in it. `change`: the verb to change that;
+    /// none: nobody does. The name `"."` is the service's own folder.
     pub fn folder(
         &mut self,
         name: &str,
@@ -150,7 +153,8 @@ impl<S: 'static> Service<S> {
         &mut self.files[last]
     }
 
-    /// Calls `function` again and again, in the thread that serves. A round that was missed is not made up for.
+    /// Calls `function` again and again, in the thread that serves. A round that was missed is not
+    /// made up for.
     pub fn every(&mut self, period: Duration, function: impl FnMut(&mut S) + 'static) {
         let next = Instant::now() + period;
         self.timers.push(Timer {
@@ -160,8 +164,8 @@ impl<S: 'static> Service<S> {
         });
     }
 
-    /// Tells the settings of the topology file, before the first consumer comes and at each change. An error keeps the old ones, and ends
-    /// a service that has none yet.
+    /// Tells the settings of the topology file, before the first consumer comes and at each change.
+    /// An error keeps the old ones, and ends a service that has none yet.
     pub fn on_settings(&mut self, function: impl FnMut(&mut S, &Value) -> Result<(), String> + 'static) {
         self.settings = Some(Box::new(function));
     }
@@ -172,7 +176,8 @@ impl<S: 'static> Service<S> {
         Handle(Arc::clone(&self.wake))
     }
 
-    /// Offers the service to the daemon of this domain and serves it, until [`Handle::stop`]. The daemon's death is survived.
+    /// Offers the service to the daemon of this domain and serves it, until [`Handle::stop`]. The
+    /// daemon's death is survived.
     ///
     /// # Errors
     /// [`Error`].

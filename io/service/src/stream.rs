@@ -1,6 +1,7 @@
 //! Streams: records that a service publishes, and what each reader has had of them.
 //!
-//! All readers share one history. A reader is a place in it, so one that does not read holds nothing.
+//! All readers share one history. A reader is a place in it, so one that does not read holds
+//! nothing.
 
 use crate::id::SessionId;
 use crate::wake::Wake;
@@ -13,7 +14,8 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 use wire::service::MAX_RECORD_BYTES;
 
-/// Records that a stream keeps unless it says otherwise: at a hundred each second, a pause of two seconds loses nothing.
+/// Records that a stream keeps unless it says otherwise: at a hundred each second, a pause of two
+/// seconds loses nothing.
 pub const HISTORY_RECORDS: usize = 256;
 /// Bytes that they have together at the most: 16 records of the longest.
 pub const HISTORY_BYTES: usize = 1024 * 1024;
@@ -38,7 +40,8 @@ pub struct StreamOptions {
     pub history_bytes: usize,
     /// Whether a new reader begins with the oldest of them, not with the next record.
     pub replay: bool,
-    /// Whether the service gives each record its number ([`Stream::publish_numbered`]), by which readers go on at the next server.
+    /// Whether the service gives each record its number ([`Stream::publish_numbered`]), by which
+    /// readers go on at the next server.
     pub numbered: bool,
 }
 
@@ -65,7 +68,8 @@ struct Shared {
     history: Mutex<History>,
     changed: Condvar,
     wake: Arc<Wake>,
-    /// The epoch of a capsule's numbering: another process's means nothing here, unless the service numbers records itself.
+    /// The epoch of a capsule's numbering: another process's means nothing here, unless the service
+    /// numbers records itself.
     epoch: u64,
 }
 
@@ -95,8 +99,8 @@ impl Stream {
         Self(Arc::new(Shared { history: Mutex::new(history), changed: Condvar::new(), wake, epoch }))
     }
 
-    /// Gives a record to all readers, now or as soon as they take it. Waits for nobody: a reader that has fallen out of the history loses
-    /// the oldest records, which are counted.
+    /// Gives a record to all readers, now or as soon as they take it. Waits for nobody: a reader
+    /// that has fallen out of the history loses the oldest records, which are counted.
     ///
     /// # Errors
     /// `EMSGSIZE` beyond [`MAX_RECORD_BYTES`]; `EINVAL` in a stream that is numbered.
@@ -107,7 +111,8 @@ impl Stream {
     /// The same for a stream that is numbered: the record's own number, which grows.
     ///
     /// # Errors
-    /// As [`Stream::publish`]; `EINVAL` for a number that does not grow, and in a stream that is not numbered.
+    /// As [`Stream::publish`]; `EINVAL` for a number that does not grow, and in a stream that is
+    /// not numbered.
     pub fn publish_numbered(&self, number: u64, record: impl AsRef<[u8]>) -> Result<(), Errno> {
         self.put(record.as_ref(), Some(number), None)
     }
@@ -115,7 +120,8 @@ impl Stream {
     /// Publishes when no reader loses a record by it; waits until then, at most for `patience`.
     ///
     /// # Errors
-    /// As [`Stream::publish`]; `ETIMEDOUT`, and nothing is published; `EAGAIN` where the thread that serves would have to wait for itself.
+    /// As [`Stream::publish`]; `ETIMEDOUT`, and nothing is published; `EAGAIN` where the thread
+    /// that serves would have to wait for itself.
     pub fn publish_when_read(&self, record: impl AsRef<[u8]>, patience: Duration) -> Result<(), Errno> {
         self.put(record.as_ref(), None, Some(patience))
     }
@@ -170,7 +176,8 @@ impl Stream {
         self.lock().serving = Some(std::thread::current().id());
     }
 
-    /// A reader comes, perhaps with the capsule of the last record that it had, which is whatever it says.
+    /// A reader comes, perhaps with the capsule of the last record that it had, which is whatever
+    /// it says.
     pub(crate) fn open(&self, reader: SessionId, capsule: &[u8]) -> Result<(), Errno> {
         let mut history = self.lock();
         let newest = history.first_place + history.records.len() as u64;
@@ -196,10 +203,12 @@ impl Stream {
         self.0.changed.notify_all();
     }
 
-    /// Sends the reader what it lacks, by `send` (the record and the capsule after it), until that says no.
+    /// Sends the reader what it lacks, by `send` (the record and the capsule after it), until that
+    /// says no.
     pub(crate) fn pump(&self, id: SessionId, mut send: impl FnMut(&[u8], &[u8]) -> bool) {
         loop {
-            // The lock ends with this statement: sending takes time, and publishers do not wait for it.
+            // The lock ends with this statement: sending takes time, and publishers do not wait for
+            // it.
             let next = self.lock().next_of(id);
             let Some((place, number, record)) = next else { return };
             let mut capsule = [0; CAPSULE_BYTES];

@@ -8,7 +8,8 @@ use wire::service::{
     root_of,
 };
 
-/// Most bytes of one part of a listing, whatever is asked for: some hundreds of names, and the next part is asked for.
+/// Most bytes of one part of a listing, whatever is asked for: some hundreds of names, and the next
+/// part is asked for.
 const MAX_LISTING_BYTES: usize = 60 * 1024;
 /// The access mode in flags of open(2), and its values.
 const ACCESS: u32 = 3;

@@ -57,13 +57,15 @@ impl Handle {
         self.0.stop.signal();
     }
 
-    /// Says what poll(2) says of an open file of [`crate::Service::device`] from now on, in bits of [`wire::service::ready`].
+    /// Says what poll(2) says of an open file of [`crate::Service::device`] from now on, in bits of
+    /// [`wire::service::ready`].
     pub fn ready(&self, session: SessionId, bits: u32) {
         self.0.leave(|inbox| inbox.ready.push((session, bits)));
     }
 }
 
-/// Answers one call later, from any thread: a task of tokio, a worker. Dropped without an answer, it answers `EIO`.
+/// Answers one call later, from any thread: a task of tokio, a worker. Dropped without an answer,
+/// it answers `EIO`.
 pub struct Later {
     pub(crate) wake: Arc<Wake>,
     pub(crate) to: ReplyTo,

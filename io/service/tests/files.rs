@@ -1,4 +1,5 @@
-//! A service of each behaviour, spoken to as a frontend does, introduced by a stand-in for the daemon.
+//! A service of each behaviour, spoken to as a frontend does, introduced by a stand-in for the
+//! daemon.
 
 use serde_json::{Value, json};
 use service::{

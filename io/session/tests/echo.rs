@@ -177,7 +177,8 @@ impl Stage {
             use std::os::fd::AsFd;
             server.run(Some(stop.as_fd())).expect("served");
         }));
-        // The daemon's answer to a question that goes by the server's loop: it has announced itself.
+        // The daemon's answer to a question that goes by the server's loop: it has announced
+        // itself.
         while self.services_up() == Some(false) {
             std::thread::yield_now();
         }
@@ -495,7 +496,8 @@ mod hostile {
     impl Scribbler {
         fn of(end: channel::End) -> (Self, channel::End) {
             let descriptors = end.into_descriptors();
-            // The region is the first descriptor of one end, and the last of the other; the daemon gives us the first.
+            // The region is the first descriptor of one end, and the last of the other; the daemon
+            // gives us the first.
             let region = descriptors[0].try_clone().expect("a duplicate");
             (Self(region.into()), channel::End::from_descriptors(descriptors.into()).expect("an end"))
         }
@@ -528,8 +530,8 @@ mod hostile {
             }
         }
 
-        /// Whatever one consumer writes over the memory it shares with the server, the server lives, and serves the
-        /// others.
+        /// Whatever one consumer writes over the memory it shares with the server, the server
+        /// lives, and serves the others.
         #[test]
         fn no_scribbling_harms_the_server(
             scribbles in prop::collection::vec(

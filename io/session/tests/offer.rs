@@ -1,4 +1,5 @@
-//! A program that offers a channel and programs that open it, introduced by a stand-in for the daemon.
+//! A program that offers a channel and programs that open it, introduced by a stand-in for the
+//! daemon.
 
 use channel::{End, Receiver, Sender};
 use rustix::io::Errno;
@@ -112,7 +113,8 @@ fn an_offer_and_its_channels_outlive_the_daemon() {
         ours.0.send(b"without a daemon", Some(soon())).expect("sent");
         assert_eq!(receive(&mut theirs), b"without a daemon");
         stage.daemon = Some(start(stage.folder.path()));
-        // Who opens now waits until the offer stands again, which it does by itself where somebody accepts.
+        // Who opens now waits until the offer stands again, which it does by itself where somebody
+        // accepts.
         let socket = stage.socket("viewer");
         let opener = std::thread::spawn(move || {
             loop {

@@ -1,5 +1,5 @@
-//! A program that serves a service of kind `program`: by the loop of a server, and by itself over an offer. Introduced by a stand-in for
-//! the daemon.
+//! A program that serves a service of kind `program`: by the loop of a server, and by itself over
+//! an offer. Introduced by a stand-in for the daemon.
 
 use rustix::io::Errno;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! A conversation with an engine's monitor: one question at a time, each with a time within which it is answered.
+//! A conversation with an engine's monitor: one question at a time, each with a time within which
+//! it is answered.
 
 use crate::StorageError;
 use crate::error::at;

@@ -49,7 +49,8 @@ pub struct Recipe {
     pub folder: PathBuf,
     /// The user, and the group, that the engine becomes: nobody else's.
     pub user: u32,
-    /// Whether domains see the export's socket; else it is `engine.sock` in the run folder, for the same user alone.
+    /// Whether domains see the export's socket; else it is `engine.sock` in the run folder, for the
+    /// same user alone.
     pub is_shared: bool,
 }
 
@@ -130,7 +131,8 @@ impl Engine {
         }
     }
 
-    /// Takes over one that an earlier process of ours started for this volume, with this process number.
+    /// Takes over one that an earlier process of ours started for this volume, with this process
+    /// number.
     ///
     /// # Errors
     /// [`StorageError`]: it is not what it should be, or says nothing. It is to be ended then.
@@ -171,10 +173,12 @@ impl Engine {
         Err(StorageError::NotThis("it exports something else".to_owned()))
     }
 
-    /// Gives the volume another size. Its clients are cut off: they connect again, and see the new size.
+    /// Gives the volume another size. Its clients are cut off: they connect again, and see the new
+    /// size.
     ///
     /// # Errors
-    /// [`StorageError`]. Where the export did not come back either, [`Engine::check`] of the next one who adopts it says so: end it then.
+    /// [`StorageError`]. Where the export did not come back either, [`Engine::check`] of the next
+    /// one who adopts it says so: end it then.
     pub fn resize(&mut self, bytes: u64) -> Result<(), StorageError> {
         let end = json!({ "id": EXPORT, "mode": "hard" });
         self.conversation.ask("to end its export", Command::with("block-export-del", end), DISK_PATIENCE)?;
@@ -190,7 +194,8 @@ impl Engine {
         Ok(facts::is_exported(&exports))
     }
 
-    /// Remembers what the volume is like now. Clients go on meanwhile; what they have not flushed may be missing.
+    /// Remembers what the volume is like now. Clients go on meanwhile; what they have not flushed
+    /// may be missing.
     ///
     /// # Errors
     /// [`StorageError`]: among others, that the format has none, or that there is one of this name.
@@ -320,7 +325,8 @@ fn export() -> Value {
     json!({ "type": "nbd", "id": EXPORT, "node-name": VOLUME, "name": EXPORT, "writable": true })
 }
 
-/// All arguments: the descriptors are the image, the monitor's socket and the export's. Nothing is opened by a name that an image says.
+/// All arguments: the descriptors are the image, the monitor's socket and the export's. Nothing is
+/// opened by a name that an image says.
 fn arguments(recipe: &Recipe) -> Vec<String> {
     let file = json!({
         "driver": "file", "node-name": FILE, "filename": "/proc/self/fd/{0}", "discard": "unmap", "locking": "on",

@@ -42,8 +42,9 @@ impl Format {
     }
 }
 
-/// Checks that a volume can have this size on the file system of `folder`, which exists. A volume takes no more room than what is written to it, so
-/// it may be larger than what is free, and not than all there is.
+/// Checks that a volume can have this size on the file system of `folder`, which exists. A volume
+/// takes no more room than what is written to it, so it may be larger than what is free, and not
+/// than all there is.
 ///
 /// # Errors
 /// [`StorageError::Size`], [`StorageError::File`].
@@ -65,7 +66,8 @@ pub fn check_size(folder: &Path, bytes: u64) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Makes the image of an empty volume at `path`, whose folder exists: on the disk before it has its name. What is there already stays.
+/// Makes the image of an empty volume at `path`, whose folder exists: on the disk before it has its
+/// name. What is there already stays.
 ///
 /// # Errors
 /// [`StorageError`]: among others, that there is something.
@@ -96,7 +98,8 @@ fn make(path: &Path, format: Format, bytes: u64) -> Result<(), StorageError> {
     process::run(command, IMAGES, CREATE_PATIENCE)
 }
 
-/// Has a volume that no engine serves be what it was when the snapshot was made. It is done as `user`, by `program` in its role: the image may be hostile.
+/// Has a volume that no engine serves be what it was when the snapshot was made. It is done as
+/// `user`, by `program` in its role: the image may be hostile.
 ///
 /// # Errors
 /// [`StorageError`]: among others, that there is no such snapshot.

@@ -1,8 +1,11 @@
-//! The engine of a volume: a `qemu-storage-daemon` that has one image, exports it by NBD at a Unix socket, and nothing else.
+//! The engine of a volume: a `qemu-storage-daemon` that has one image, exports it by NBD at a Unix
+//! socket, and nothing else.
 //!
-//! It has a user of its own and no privilege: what it needs (the image, the socket for its monitor, the socket of its export) is opened by us and
-//! handed over. What it says is checked; each question has a time within which it is answered. All calls wait: call them where waiting is
-//! allowed. The binary that starts engines has to call [`role_main`] when its first argument is [`ROLE`], before it starts a thread.
+//! It has a user of its own and no privilege: what it needs (the image, the socket for its monitor,
+//! the socket of its export) is opened by us and handed over. What it says is checked; each
+//! question has a time within which it is answered. All calls wait: call them where waiting is
+//! allowed. The binary that starts engines has to call [`role_main`] when its first argument is
+//! [`ROLE`], before it starts a thread.
 
 mod conversation;
 mod engine;

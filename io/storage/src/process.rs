@@ -76,7 +76,8 @@ pub(crate) fn finish(mut child: Child, tool: &'static str, patience: Duration) -
     }
 }
 
-/// Opens an image for reading and writing, and gives it to the user who is to serve it. Never follows a link.
+/// Opens an image for reading and writing, and gives it to the user who is to serve it. Never
+/// follows a link.
 pub(crate) fn open_image(path: &Path, user: u32) -> Result<File, StorageError> {
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
     let file =
@@ -91,7 +92,8 @@ pub(crate) fn open_image(path: &Path, user: u32) -> Result<File, StorageError> {
     Ok(file)
 }
 
-/// Starts a process without privileges; `place` puts it where it belongs before it is told what it is.
+/// Starts a process without privileges; `place` puts it where it belongs before it is told what it
+/// is.
 pub(crate) fn start(
     program: &Path,
     job: Job,

@@ -1,7 +1,7 @@
 //! The role in which our binary gives up its privileges and becomes an engine.
 //!
-//! It gets its order and the descriptors over its standard input, so that no descriptor of a volume is ever open to another child of the
-//! daemon's.
+//! It gets its order and the descriptors over its standard input, so that no descriptor of a volume
+//! is ever open to another child of the daemon's.
 
 use rustix::io::FdFlags;
 use rustix::thread::UnshareFlags;

@@ -1,7 +1,7 @@
 //! A stand-in for the node's daemon.
 //!
-//! It has a control socket for each domain, introduces consumers to the server as the real one does, and can be killed
-//! and started again on the same sockets.
+//! It has a control socket for each domain, introduces consumers to the server as the real one
+//! does, and can be killed and started again on the same sockets.
 
 use super::endpoints::{ALL_RIGHTS, Endpoints, Order};
 use super::outbox::{Member, Outbox};
@@ -56,8 +56,8 @@ struct Node {
 }
 
 impl FakeDaemon {
-    /// Starts one with a control socket `folder/DOMAIN/control.sock` for each domain. All domains mount all services
-    /// and hold every verb that [`FakeDaemon::allow`] does not take away.
+    /// Starts one with a control socket `folder/DOMAIN/control.sock` for each domain. All domains
+    /// mount all services and hold every verb that [`FakeDaemon::allow`] does not take away.
     ///
     /// # Panics
     /// Where the sockets can't be made.
@@ -114,8 +114,8 @@ impl FakeDaemon {
         over.recv().expect("the daemon runs");
     }
 
-    /// Says what the endpoint `of` may do with the endpoint `with`, from now on. Before that, each may do everything. Names that begin with
-    /// `copier` have the privilege to copy for others.
+    /// Says what the endpoint `of` may do with the endpoint `with`, from now on. Before that, each
+    /// may do everything. Names that begin with `copier` have the privilege to copy for others.
     ///
     /// # Panics
     /// After [`FakeDaemon::kill`].

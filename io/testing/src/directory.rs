@@ -9,9 +9,10 @@ use wire::control::Consumer;
 use wire::directory::{AddressQuery, Addresses, KIND, Names, file, verb};
 use wire::service::{Behaviour, Export, FileExport, OpenInfo, VERSION};
 
-/// Names: `host.example` (both families; `alias.example` leads to it), `v4.example`, `v6.example`, `many.example` (40
-/// addresses), `empty.example` (none), `failing.example` (the upstream fails), `silent.example` (never answered until the
-/// server ends). Every other name does not exist. 192.0.2.1 and 2001:db8::1 are `host.example`.
+/// Names: `host.example` (both families; `alias.example` leads to it), `v4.example`, `v6.example`,
+/// `many.example` (40 addresses), `empty.example` (none), `failing.example` (the upstream fails),
+/// `silent.example` (never answered until the server ends). Every other name does not exist.
+/// 192.0.2.1 and 2001:db8::1 are `host.example`.
 #[derive(Debug, Default)]
 pub struct FakeDirectory {
     mute: bool,

@@ -1,5 +1,5 @@
-//! An etcd to test with: Debian's, at an address of the loopback that is this process's alone, in a folder that goes
-//! with it.
+//! An etcd to test with: Debian's, at an address of the loopback that is this process's alone, in a
+//! folder that goes with it.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,8 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 /// How long between two looks whether they do.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The loopback's addresses that are given to processes by their ids: 127.64.0.0/10, and ids have 22 bits.
+/// The loopback's addresses that are given to processes by their ids: 127.64.0.0/10, and ids have
+/// 22 bits.
 const OWN: u32 = 0x7f40_0000;
 /// The first port of an own address that is tried.
 const FIRST_PORT: u16 = 20_000;
@@ -54,8 +55,8 @@ pub fn own_address() -> Ipv4Addr {
     Ipv4Addr::from(OWN | (std::process::id() & 0x3f_ffff))
 }
 
-/// A port that nobody takes before a member does, nor while it is killed: a connection within the loopback leaves from
-/// 127.0.0.1, and from ports of that address.
+/// A port that nobody takes before a member does, nor while it is killed: a connection within the
+/// loopback leaves from 127.0.0.1, and from ports of that address.
 fn own_port() -> io::Result<SocketAddr> {
     static NEXT: AtomicU16 = AtomicU16::new(FIRST_PORT);
     loop {
@@ -172,7 +173,8 @@ impl EtcdServers {
         self.wait()
     }
 
-    /// Starts a lone member again as one that knows nothing: as an etcd that was put back to before it was used.
+    /// Starts a lone member again as one that knows nothing: as an etcd that was put back to before
+    /// it was used.
     ///
     /// # Errors
     /// It does not start.

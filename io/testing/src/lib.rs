@@ -1,5 +1,6 @@
-//! Stand-ins for tests: the daemon's side of a control socket, a directory service that answers as it is told, and a
-//! real etcd with an address and a folder of its own. Only tests depend on this crate.
+//! Stand-ins for tests: the daemon's side of a control socket, a directory service that answers as
+//! it is told, and a real etcd with an address and a folder of its own. Only tests depend on this
+//! crate.
 
 mod daemon;
 mod directory;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Insists on a program that is no older than what it is made of, as the file `PROGRAM.d` beside it says (in the words of make(1)); a program
-/// without such a file is somebody's who knows.
+/// Insists on a program that is no older than what it is made of, as the file `PROGRAM.d` beside it
+/// says (in the words of make(1)); a program without such a file is somebody's who knows.
 ///
 /// # Panics
 /// A source is newer: tests of that program would say nothing about the sources.

@@ -1,5 +1,6 @@
-//! A link over TCP with TLS, and one without, which says how much TLS is of it.
-//! Each in turn, several times in one run, two nodes on two threads of this machine: `cargo run --release -p transport --example records`.
+//! A link over TCP with TLS, and one without, which says how much TLS is of it. Each in turn,
+//! several times in one run, two nodes on two threads of this machine: `cargo run --release -p
+//! transport --example records`.
 //!
 //! ADR 0119 has what came of it.
 
@@ -19,7 +20,8 @@ use tokio::net::{TcpListener, TcpStream};
 use transport::{Carry, Compression, Connection, Events, Handle, Kind, Listener, Locator, Settings, Tls};
 use wire::link::{Hello, Pair, VERSION, VERSION_OLDEST};
 
-/// As with TLS: what is asked of the socket at once, what goes out by one system call, and what one packet has.
+/// As with TLS: what is asked of the socket at once, what goes out by one system call, and what one
+/// packet has.
 const INCOMING_BYTES: usize = 256 << 10;
 const OUTGOING_BYTES: usize = 64 << 10;
 const PACKET_BYTES: usize = 1 << 14;

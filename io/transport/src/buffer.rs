@@ -52,7 +52,8 @@ impl Buffer {
 mod tests {
     use super::*;
 
-    /// A close takes all that is there, however much that is; where some had been taken before, the sum overflowed, and what had been taken was there again.
+    /// A close takes all that is there, however much that is; where some had been taken before, the
+    /// sum overflowed, and what had been taken was there again.
     #[test]
     fn no_more_is_taken_or_filled_than_there_is() {
         let mut buffer = Buffer::new(10);

@@ -20,7 +20,8 @@ const SAMPLE_BYTES: usize = 16 << 10;
 /// The compression of bodies that go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Nothing: who sees lengths on the wire learns nothing of what one packet has beside his own bytes.
+    /// Nothing: who sees lengths on the wire learns nothing of what one packet has beside his own
+    /// bytes.
     #[default]
     None,
     /// LZ4.
@@ -99,8 +100,8 @@ impl Packer {
         self.thrift.carried(bytes as u64, ns);
     }
 
-    /// Makes the body of the packet that begins at `start` of `bytes` and is their last smaller, if that is worth it. `takes`: what the
-    /// other side unpacks.
+    /// Makes the body of the packet that begins at `start` of `bytes` and is their last smaller, if
+    /// that is worth it. `takes`: what the other side unpacks.
     pub fn pack(&mut self, bytes: &mut Vec<u8>, start: usize, wanted: Compression, takes: u8) {
         let Some((header, body)) = bytes.get(start..).and_then(|packet| packet.split_first_chunk()) else {
             return;
@@ -155,7 +156,8 @@ impl Packer {
         length.filter(|length| *length <= PACKET_BODY_BYTES_MAX)
     }
 
-    /// The body of a packet as it was: `None` where it does not unpack into just what its header says. Never more than that is held.
+    /// The body of a packet as it was: `None` where it does not unpack into just what its header
+    /// says. Never more than that is held.
     pub fn unpack<'a>(&mut self, header: &Packet, body: &[u8], to: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let plain = usize::try_from(header.plain).ok().filter(|plain| *plain <= PACKET_BODY_BYTES_MAX)?;
         if to.len() < plain {

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use wire::link::MAGIC;
 
-/// A connection is made, and both sides know who the other is, within this time, or not at all: a few round trips of any network, with a
-/// busy machine at either end.
+/// A connection is made, and both sides know who the other is, within this time, or not at all: a
+/// few round trips of any network, with a busy machine at either end.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The carrier of a link's packets: a byte stream, whatever it is made of. Nothing here waits; a
@@ -23,7 +23,8 @@ pub trait Carry: Send {
     /// Puts bytes that came into `into`; says how many, 0 at the end.
     fn poll_receive(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// As [`Carry::poll_receive`], with bytes that are heard where they lie, in one piece or more; what has no place for them puts them into `scratch`.
+    /// As [`Carry::poll_receive`], with bytes that are heard where they lie, in one piece or more;
+    /// what has no place for them puts them into `scratch`.
     fn poll_hear(
         &mut self,
         cx: &mut Context<'_>,
@@ -35,7 +36,8 @@ pub trait Carry: Send {
         Poll::Ready(Ok(received))
     }
 
-    /// Looks for what came without waiting to be told, and keeps it; whether there is something. For who looks again and again: to be told takes longer.
+    /// Looks for what came without waiting to be told, and keeps it; whether there is something.
+    /// For who looks again and again: to be told takes longer.
     ///
     /// # Errors
     /// It fails.
@@ -43,13 +45,15 @@ pub trait Carry: Send {
         Ok(false)
     }
 
-    /// Longest packet that the other side hears where it lies, whatever comes before and behind it: what is longer is put together there first.
+    /// Longest packet that the other side hears where it lies, whatever comes before and behind it:
+    /// what is longer is put together there first.
     fn packet_bytes(&self) -> usize {
         usize::MAX
     }
 
-    /// A place in which the next packet, of [`Carry::packet_bytes`] at most, is put together behind what is there, and from which it goes out; [`Carry::placed`]
-    /// comes next. `None`: it has no such places, and is given bytes.
+    /// A place in which the next packet, of [`Carry::packet_bytes`] at most, is put together behind
+    /// what is there, and from which it goes out; [`Carry::placed`] comes next. `None`: it has no
+    /// such places, and is given bytes.
     fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<&mut Vec<u8>>>> {
         let _nothing_to_wait_for = cx;
         Poll::Ready(Ok(None))
@@ -61,12 +65,14 @@ pub trait Carry: Send {
         Ok(())
     }
 
-    /// Holds little that is not sent yet, or as much as pays: what comes later may have to go first. What can't do that does nothing.
+    /// Holds little that is not sent yet, or as much as pays: what comes later may have to go
+    /// first. What can't do that does nothing.
     fn hold_little(&mut self, little: bool) {
         let _ = little;
     }
 
-    /// Ends it in an orderly way: all that was taken comes, then the end. Ready when the other side knows.
+    /// Ends it in an orderly way: all that was taken comes, then the end. Ready when the other side
+    /// knows.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 

@@ -1,4 +1,6 @@
-//! TLS 1.3 over a stream of the kernel's. The session is rustls', without buffers of its own: it opens records in the buffer into which they came, and seals those that go out behind each other, several for one system call.
+//! TLS 1.3 over a stream of the kernel's. The session is rustls', without buffers of its own: it
+//! opens records in the buffer into which they came, and seals those that go out behind each other,
+//! several for one system call.
 
 use crate::buffer::Buffer;
 use crate::connection::Carry;
@@ -132,9 +134,11 @@ impl<T: Socket, S: Session> Encrypted<T, S> {
         &self.session
     }
 
-    /// Lets the session take one step: it looks at what came, or puts what it has to say behind what goes out, or seals `outward` there.
+    /// Lets the session take one step: it looks at what came, or puts what it has to say behind
+    /// what goes out, or seals `outward` there.
     ///
-    /// The session always sees all that came: of a message that is not whole yet it remembers where it is in there.
+    /// The session always sees all that came: of a message that is not whole yet it remembers where
+    /// it is in there.
     fn step(&mut self, outward: Outward<'_>, hear: &mut dyn FnMut(&[u8])) -> Result<Step, Error> {
         let UnbufferedStatus { mut discard, state } = self.session.process(self.incoming.filled_mut());
         let (step, sealed) = match state {
@@ -178,7 +182,8 @@ impl<T: Socket, S: Session> Encrypted<T, S> {
         step
     }
 
-    /// Looks at what came; the other side is told of what is no record, as far as the socket takes it now.
+    /// Looks at what came; the other side is told of what is no record, as far as the socket takes
+    /// it now.
     fn heard(&mut self, cx: &mut Context<'_>, hear: &mut dyn FnMut(&[u8])) -> io::Result<Step> {
         if self.ended {
             return Ok(Step::Ended);
@@ -354,7 +359,8 @@ impl<T: Socket, S: Session> Carry for Encrypted<T, S> {
     }
 
     fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<&mut Vec<u8>>>> {
-        // What the socket has in part has it whole before more is put behind: so there is never more than one batch.
+        // What the socket has in part has it whole before more is put behind: so there is never
+        // more than one batch.
         if self.outgoing.is_taken_from() || self.outgoing.filled().len() >= self.batch_bytes {
             ready!(self.poll_drain(cx))?;
         }
@@ -393,14 +399,16 @@ impl<T: Socket, S: Session> Carry for Encrypted<T, S> {
             ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
             self.shut = true;
         }
-        // A socket that is closed with something unread in it takes back what it has sent (RFC 9293, 3.10.4).
+        // A socket that is closed with something unread in it takes back what it has sent (RFC
+        // 9293, 3.10.4).
         loop {
             if T::HALF_CLOSES {
                 // The session sees nothing of it any more.
                 self.ended = true;
                 self.incoming.take(usize::MAX);
             } else {
-                // Where both end it at the same time, nobody closes a socket before the other has said so by TLS.
+                // Where both end it at the same time, nobody closes a socket before the other has
+                // said so by TLS.
                 loop {
                     match self.keep(cx)? {
                         Step::Read => break,

@@ -1,9 +1,11 @@
 //! The transports of links from node to node (`docs/spec/link.md`): TCP with TLS 1.3, QUIC, raw
 //! Ethernet, and TIPC with TLS 1.3. All are mutually authenticated and encrypted.
 //!
-//! A [`Listener`] yields a [`Connection`] for each peer that proved who it is, [`connect`] makes one to a [`Locator`]. A [`Driver`] owns a
-//! [`link::Link`] and carries it over such connections: it connects again when one is lost, exchanges one for another while messages flow,
-//! gathers what goes out, compresses it, and hands events out. Its user has a [`Handle`], whose calls never wait, and [`Events`].
+//! A [`Listener`] yields a [`Connection`] for each peer that proved who it is, [`connect`] makes
+//! one to a [`Locator`]. A [`Driver`] owns a [`link::Link`] and carries it over such connections:
+//! it connects again when one is lost, exchanges one for another while messages flow, gathers what
+//! goes out, compresses it, and hands events out. Its user has a [`Handle`], whose calls never
+//! wait, and [`Events`].
 
 mod buffer;
 mod compress;

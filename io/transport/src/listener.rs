@@ -1,5 +1,6 @@
-//! Listening: whoever connects proves who it is before anybody hears of it, within a time, and not too many at once. Where one more comes than may be under
-//! way, the one that has taken longest is given up: whoever connects and says nothing keeps nobody out.
+//! Listening: whoever connects proves who it is before anybody hears of it, within a time, and not
+//! too many at once. Where one more comes than may be under way, the one that has taken longest is
+//! given up: whoever connects and says nothing keeps nobody out.
 
 use crate::connection::{Connection, HANDSHAKE_LIMIT, say_ready};
 use crate::locator::{Address, Kind, Locator, Machine};
@@ -13,11 +14,13 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Handshakes at a time: each takes memory and some ms of a processor, and ends within [`HANDSHAKE_LIMIT`].
+/// Handshakes at a time: each takes memory and some ms of a processor, and ends within
+/// [`HANDSHAKE_LIMIT`].
 pub const HANDSHAKES_MAX: usize = 64;
 /// Of these from one address.
 pub const HANDSHAKES_OF_ONE_MAX: usize = 8;
-/// After the kernel has refused to accept (too many open files, no memory), it is asked again so much later.
+/// After the kernel has refused to accept (too many open files, no memory), it is asked again so
+/// much later.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Somebody did not get in, or the kernel let nobody in.
@@ -98,7 +101,8 @@ impl Listener {
     /// Listens there; port 0 is any that is free, and so is instance 0 of a service.
     ///
     /// # Errors
-    /// The errors of bind(2); `InvalidInput` where the certificate is of no use for QUIC; `Unsupported` where the kernel has no TIPC.
+    /// The errors of bind(2); `InvalidInput` where the certificate is of no use for QUIC;
+    /// `Unsupported` where the kernel has no TIPC.
     pub async fn bind(locator: Locator, tls: Tls) -> io::Result<Self> {
         let (socket, address) = match locator.kind {
             Kind::Tcp | Kind::Ethernet => {
@@ -163,7 +167,8 @@ impl Listener {
         }
     }
 
-    /// Gives up the one that has taken longest, of that address or of the one that has most, where there are as many as may be. Returns whose it was.
+    /// Gives up the one that has taken longest, of that address or of the one that has most, where
+    /// there are as many as may be. Returns whose it was.
     fn make_room(&mut self, for_it: Machine) -> Option<(Address, usize)> {
         let count = |machine: Machine| self.whose.iter().filter(|one| one.from.machine() == machine).count();
         let (whose, most) = if count(for_it) >= HANDSHAKES_OF_ONE_MAX {

@@ -106,8 +106,9 @@ impl Address {
     }
 }
 
-/// `tcp:ADDRESS:PORT`, `quic:ADDRESS:PORT` or `ethernet:ADDRESS:PORT`; an address of IPv6 stands in brackets. That of raw Ethernet is where the
-/// two sides introduce themselves. `tipc:SERVICE:INSTANCE`, or `tipc:@NODE:PORT` for one socket.
+/// `tcp:ADDRESS:PORT`, `quic:ADDRESS:PORT` or `ethernet:ADDRESS:PORT`; an address of IPv6 stands in
+/// brackets. That of raw Ethernet is where the two sides introduce themselves.
+/// `tipc:SERVICE:INSTANCE`, or `tipc:@NODE:PORT` for one socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Locator {
     /// By what.

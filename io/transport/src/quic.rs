@@ -1,5 +1,5 @@
-//! QUIC: one stream in both directions of one connection. Losses, congestion and the path's size are QUIC's business; its datagrams would
-//! make them the link's.
+//! QUIC: one stream in both directions of one connection. Losses, congestion and the path's size
+//! are QUIC's business; its datagrams would make them the link's.
 
 use crate::connect::ConnectError;
 use crate::connection::Carry;
@@ -23,7 +23,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// The bytes that may be on their way, in each direction: 10 Gbit/s over a round trip of 6 ms, and
 /// no more memory than that for a peer.
 const WINDOW_BYTES: u32 = 8 << 20;
-/// Kept of what comes before somebody has looked at a connection, whoever it is of: the first flight of a handshake.
+/// Kept of what comes before somebody has looked at a connection, whoever it is of: the first
+/// flight of a handshake.
 const INCOMING_BYTES: u64 = 64 << 10;
 /// A packet of QUIC goes out so often though nobody has anything to say: well below [`IDLE_LIMIT`].
 const KEEP_ALIVE: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! TIPC, with TLS 1.3 as over TCP. The kernel finds the other node by a service's number, sees within a second and a half that a node is lost, and
-//! encrypts nothing that we ask it to.
+//! TIPC, with TLS 1.3 as over TCP. The kernel finds the other node by a service's number, sees
+//! within a second and a half that a node is lost, and encrypts nothing that we ask it to.
 
 use crate::connect::ConnectError;
 use crate::encrypted::Socket;
@@ -21,7 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const BACKLOG: i32 = 128;
 
 fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd`
+    // can do neither.
     #[allow(
         deprecated,
         reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"
@@ -69,10 +70,12 @@ pub struct TipcListener {
 }
 
 impl TipcListener {
-    /// Serves an instance of a service, for all nodes; of instance 0 it takes one that nobody else has.
+    /// Serves an instance of a service, for all nodes; of instance 0 it takes one that nobody else
+    /// has.
     ///
     /// # Errors
-    /// The errors of bind(2); `Unsupported`, with what to do, where the kernel has no TIPC; `InvalidInput` for the address of a socket.
+    /// The errors of bind(2); `Unsupported`, with what to do, where the kernel has no TIPC;
+    /// `InvalidInput` for the address of a socket.
     pub fn bind(address: Address) -> io::Result<Self> {
         let Address::Service { service, instance } = address else {
             let why = "who listens serves an instance of a service; a socket's own address can't be chosen";
@@ -95,7 +98,8 @@ impl TipcListener {
         self.address
     }
 
-    /// Waits for who connects: the stream, and from where. Dropped before it is ready, it has lost nobody.
+    /// Waits for who connects: the stream, and from where. Dropped before it is ready, it has lost
+    /// nobody.
     ///
     /// # Errors
     /// The errors of accept(2).
@@ -130,7 +134,8 @@ impl TipcStream {
     /// Connects.
     ///
     /// # Errors
-    /// The errors of connect(2); `Unsupported` where the kernel has no TIPC and `HostUnreachable` where nobody serves it, with what to do.
+    /// The errors of connect(2); `Unsupported` where the kernel has no TIPC and `HostUnreachable`
+    /// where nobody serves it, with what to do.
     pub async fn connect(to: Address) -> io::Result<Self> {
         let stream = Self::new(tipc::socket().map_err(explained)?)?;
         let socket = stream.socket()?;
@@ -163,7 +168,8 @@ impl TipcStream {
     }
 }
 
-/// Whether all that the socket took is on its way. If not, the kernel lets who closes it wait, for 8 s at most.
+/// Whether all that the socket took is on its way. If not, the kernel lets who closes it wait, for
+/// 8 s at most.
 fn is_idle(socket: impl AsFd) -> bool {
     let mut asked = [PollFd::new(&socket, PollFlags::OUT)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -253,7 +259,8 @@ impl Socket for TipcStream {
     const HALF_CLOSES: bool = false;
 
     fn hold_little(&self, _: bool) {
-        // The kernel has no bound of its own for what waits in a socket of TIPC beyond the window of the connection.
+        // The kernel has no bound of its own for what waits in a socket of TIPC beyond the window
+        // of the connection.
     }
 }
 

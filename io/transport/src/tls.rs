@@ -12,10 +12,12 @@ use trust::{Identity, TrustError};
 /// The protocol that both sides name (RFC 7301).
 pub const ALPN: &[u8] = b"tombolo-link/1";
 
-/// Says which node a chain of certificates is of, or why it is none's. TLS has verified the chain already.
+/// Says which node a chain of certificates is of, or why it is none's. TLS has verified the chain
+/// already.
 pub type Who = dyn Fn(&[CertificateDer<'_>]) -> Result<String, String> + Send + Sync;
 
-/// Certificates and keys for links. Clones are the same: what one replaces, all have; connections that stand go on with what they had.
+/// Certificates and keys for links. Clones are the same: what one replaces, all have; connections
+/// that stand go on with what they had.
 #[derive(Clone)]
 pub struct Tls(Arc<RwLock<Material>>);
 
@@ -35,7 +37,8 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Material {
-    /// Every connection is a whole handshake: one that is resumed does not look at certificates again, which may be revoked by now.
+    /// Every connection is a whole handshake: one that is resumed does not look at certificates
+    /// again, which may be revoked by now.
     fn new(server: &ServerConfig, client: &ClientConfig, who: Arc<Who>) -> Self {
         let (mut server, mut client) = (server.clone(), client.clone());
         server.alpn_protocols = vec![ALPN.to_vec()];
@@ -84,7 +87,8 @@ impl Tls {
             Material { station: material.station.take(), ..Material::new(server, client, Arc::new(who)) };
     }
 
-    /// Where frames of Ethernet go out and come in from now on; without one that transport can't be had.
+    /// Where frames of Ethernet go out and come in from now on; without one that transport can't be
+    /// had.
     pub fn set_station(&self, station: Option<Station>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).station = station;
     }

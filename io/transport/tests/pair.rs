@@ -1,4 +1,5 @@
-//! Two nodes of this process: they know each other by certificates, exchange messages over each transport, and exchange the transport.
+//! Two nodes of this process: they know each other by certificates, exchange messages over each
+//! transport, and exchange the transport.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use link::{Config, Event, Over, Sent, Timing};
@@ -163,7 +164,8 @@ async fn messages_go_both_ways_over_each_transport_which_are_exchanged_meanwhile
     far_driver.await.unwrap();
 }
 
-/// Messages that were sent one by one waited one by one for a user that took none: some hundred bytes for each byte of the window.
+/// Messages that were sent one by one waited one by one for a user that took none: some hundred
+/// bytes for each byte of the window.
 #[tokio::test]
 async fn while_a_user_takes_no_events_no_more_is_received_than_a_bounded_number() {
     const SENT: usize = 30_000;

@@ -19,8 +19,9 @@ use std::time::{Duration, SystemTime};
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long before it is made a certificate is valid from: clocks of nodes may be hours apart.
 const EARLIER: Duration = DAY;
-/// For how many days a node's certificate is valid: long enough that a cluster left alone over a holiday goes on, short enough
-/// that a stolen one ends by itself. It is renewed when a third of that is left.
+/// For how many days a node's certificate is valid: long enough that a cluster left alone over a
+/// holiday goes on, short enough that a stolen one ends by itself. It is renewed when a third of
+/// that is left.
 pub const NODE_DAYS: u32 = 90;
 /// For how many days the authority is: ten years, since everybody must be told of its successor.
 const AUTHORITY_DAYS: u32 = 3_653;
@@ -116,7 +117,8 @@ impl Authority {
         files::write_secret(&folder.join(NEXT_AUTHORITY_FILE), &self.to_pem())
     }
 
-    /// The next one takes the place of the one before it, whose key is gone with that; or, not taken, is dropped.
+    /// The next one takes the place of the one before it, whose key is gone with that; or, not
+    /// taken, is dropped.
     ///
     /// # Errors
     /// [`TrustError::File`].
@@ -153,11 +155,12 @@ impl Authority {
         Fingerprint::of(&self.certificate)
     }
 
-    /// Issues a certificate for `node` to whoever made the request; nothing of the request counts but its key. Returns the chain,
-    /// as PEM: the node's certificate, and the authority's.
+    /// Issues a certificate for `node` to whoever made the request; nothing of the request counts
+    /// but its key. Returns the chain, as PEM: the node's certificate, and the authority's.
     ///
     /// # Errors
-    /// [`TrustError::Name`], [`TrustError::Garbage`] (no request, or one whose key did not sign it), [`TrustError::Crypto`].
+    /// [`TrustError::Name`], [`TrustError::Garbage`] (no request, or one whose key did not sign
+    /// it), [`TrustError::Crypto`].
     pub fn sign(&self, request_pem: &str, node: &str, now: SystemTime) -> Result<String, TrustError> {
         self.sign_for(request_pem, node, now, NODE_DAYS)
     }
@@ -176,7 +179,8 @@ impl Authority {
         self.issue(request_pem, params)
     }
 
-    /// Whether this is a request for a certificate that its maker has signed: nothing is asked of anybody for one that is not.
+    /// Whether this is a request for a certificate that its maker has signed: nothing is asked of
+    /// anybody for one that is not.
     ///
     /// # Errors
     /// [`TrustError::Garbage`].
@@ -202,8 +206,8 @@ impl Authority {
         Ok(files::pem_of(certificate.der()) + &self.certificate_pem())
     }
 
-    /// Says that a node has this authority's key, to who has its certificate ([`has_authority`]), on a connection on which it shows the certificate
-    /// with that number.
+    /// Says that a node has this authority's key, to who has its certificate ([`has_authority`]),
+    /// on a connection on which it shows the certificate with that number.
     ///
     /// # Errors
     /// [`TrustError::Name`], [`TrustError::Crypto`].
@@ -215,7 +219,8 @@ impl Authority {
         SigningKey::sign(&self.key, message).map_err(crypto("sign"))
     }
 
-    /// A node's identity, made here and kept in memory: for the node that has the authority, and for tests.
+    /// A node's identity, made here and kept in memory: for the node that has the authority, and
+    /// for tests.
     ///
     /// # Errors
     /// As for [`Authority::sign`].
@@ -287,7 +292,8 @@ fn proven(node: &str, serial: &Serial) -> Result<String, TrustError> {
     Ok(format!("{serial}.authority.{node}{NAME_SUFFIX}"))
 }
 
-/// Whether `proof` is [`Authority::proof`] of who has shown this, by the authority whose certificate that is.
+/// Whether `proof` is [`Authority::proof`] of who has shown this, by the authority whose
+/// certificate that is.
 ///
 /// # Errors
 /// [`TrustError::Garbage`]: it is no proof of anything.

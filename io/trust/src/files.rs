@@ -21,7 +21,8 @@ pub(crate) const TRUSTED_FILE: &str = "trusted.pem";
 pub(crate) const REVOKED_FILE: &str = "revoked";
 /// Longest file that is read: a chain takes two KiB.
 const MAX_FILE_BYTES: u64 = 256 << 10;
-/// Longest list of revoked certificates that is read: five times [`crate::MAX_REVOKED`] lines of some 50 bytes are 1 MiB.
+/// Longest list of revoked certificates that is read: five times [`crate::MAX_REVOKED`] lines of
+/// some 50 bytes are 1 MiB.
 const MAX_REVOKED_BYTES: u64 = 2 << 20;
 
 /// A file's text; `None` if there is none.

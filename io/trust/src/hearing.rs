@@ -8,7 +8,8 @@ use crate::verify::signed;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::time::Duration;
 
-/// How long after its end a certificate is kept among the revoked: as far apart as clocks of nodes may be, and more.
+/// How long after its end a certificate is kept among the revoked: as far apart as clocks of nodes
+/// may be, and more.
 const AFTER_S: u64 = 86_400;
 
 /// The outcome of a revocation that somebody alleges.
@@ -21,8 +22,9 @@ pub struct Heard {
 }
 
 impl Identity {
-    /// Takes note of what the registry says is revoked: numbers, each with the certificate (PEM) where it is there. What was proven before stays until it has
-    /// ended by itself; numbers without a certificate are those that are said now.
+    /// Takes note of what the registry says is revoked: numbers, each with the certificate (PEM)
+    /// where it is there. What was proven before stays until it has ended by itself; numbers
+    /// without a certificate are those that are said now.
     pub fn hear_revoked(&self, said: impl IntoIterator<Item = (Serial, Option<String>)>) -> Heard {
         let before = self.revoked();
         let authorities = self.current().authorities.clone();
@@ -53,7 +55,8 @@ impl Identity {
     }
 }
 
-/// By which of these authorities the certificate of that number was issued, and until when it is valid.
+/// By which of these authorities the certificate of that number was issued, and until when it is
+/// valid.
 fn issued(pem: &str, serial: &Serial, authorities: &[CertificateDer<'static>]) -> Option<(Fingerprint, u64)> {
     let chain = certificates(pem, 1).ok()?;
     let alleged = allegation(chain.first()?).ok()?;

@@ -132,8 +132,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A node's identity. Clones are the same identity: what is renewed or revoked through one holds for the configurations that another
-/// made, from the next handshake on.
+/// A node's identity. Clones are the same identity: what is renewed or revoked through one holds
+/// for the configurations that another made, from the next handshake on.
 #[derive(Debug, Clone)]
 pub struct Identity {
     inner: Arc<Inner>,
@@ -283,7 +283,8 @@ impl Identity {
         })
     }
 
-    /// Reads the folder again: what another process of this node has renewed, or heard to be revoked.
+    /// Reads the folder again: what another process of this node has renewed, or heard to be
+    /// revoked.
     ///
     /// # Errors
     /// As for [`Identity::load`]; what is in use stays.
@@ -341,7 +342,8 @@ impl Identity {
             && trusted.is_some_and(|trusted| trusted == current.trusted_pem))
     }
 
-    /// Two threads that wrote one file at a time would spoil it, and the older list might come last.
+    /// Two threads that wrote one file at a time would spoil it, and the older list might come
+    /// last.
     fn storing(&self) -> MutexGuard<'_, ()> {
         self.inner.storing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -359,7 +361,8 @@ impl Identity {
         files::write_secret(&folder.join(REVOKED_FILE), &self.revoked().text())
     }
 
-    /// Removes what [`Identity::store`] wrote, and the authority: the node belongs to no cluster afterwards.
+    /// Removes what [`Identity::store`] wrote, and the authority: the node belongs to no cluster
+    /// afterwards.
     ///
     /// # Errors
     /// [`TrustError::File`].
@@ -380,17 +383,20 @@ impl Identity {
     /// Takes a renewed certificate into use.
     ///
     /// # Errors
-    /// [`TrustError::Garbage`]; [`TrustError::WrongNode`]: it is somebody else's. What is in use stays.
+    /// [`TrustError::Garbage`]; [`TrustError::WrongNode`]: it is somebody else's. What is in use
+    /// stays.
     pub fn renew(&self, request: &Request, chain_pem: &str) -> Result<(), TrustError> {
         let trusted = self.current().trusted_pem.clone();
         let (current, _) = Current::new(&(request.key_pem() + chain_pem), &trusted)?;
         self.replace(&Arc::new(current))
     }
 
-    /// As [`Identity::renew`], with a certificate that is good now and by this authority, of those that this node believes.
+    /// As [`Identity::renew`], with a certificate that is good now and by this authority, of those
+    /// that this node believes.
     ///
     /// # Errors
-    /// As there; [`TrustError::Expired`], [`TrustError::NotYet`]; [`TrustError::OtherCluster`]: it is by another. What is in use stays.
+    /// As there; [`TrustError::Expired`], [`TrustError::NotYet`]; [`TrustError::OtherCluster`]: it
+    /// is by another. What is in use stays.
     pub fn renew_by(
         &self,
         request: &Request,
@@ -409,8 +415,8 @@ impl Identity {
     /// Believes these authorities from now on.
     ///
     /// # Errors
-    /// [`TrustError::Garbage`]; [`TrustError::Stranger`]: none of them issued this node's certificate, so nobody who believes them believes
-    /// this node. What is in use stays.
+    /// [`TrustError::Garbage`]; [`TrustError::Stranger`]: none of them issued this node's
+    /// certificate, so nobody who believes them believes this node. What is in use stays.
     pub fn trust(&self, trusted_pem: &str) -> Result<(), TrustError> {
         let own = self.current().own_pem.clone();
         let (current, _) = Current::new(&own, trusted_pem)?;
@@ -512,7 +518,8 @@ impl Identity {
     /// Checks a chain as a handshake does.
     ///
     /// # Errors
-    /// [`TrustError::OtherCluster`], [`TrustError::Expired`], [`TrustError::NotYet`], [`TrustError::Revoked`], [`TrustError::Garbage`].
+    /// [`TrustError::OtherCluster`], [`TrustError::Expired`], [`TrustError::NotYet`],
+    /// [`TrustError::Revoked`], [`TrustError::Garbage`].
     pub fn check(&self, chain: &[CertificateDer<'_>]) -> Result<Peer, TrustError> {
         Checker(self.clone()).check(chain, self.now())
     }
@@ -530,7 +537,8 @@ impl Identity {
         Checker(self.clone()).server(protocols, true)
     }
 
-    /// As [`Identity::server`], but lets in who shows no certificate, too: a machine that joins. Ask [`peer`] who it is.
+    /// As [`Identity::server`], but lets in who shows no certificate, too: a machine that joins.
+    /// Ask [`peer`] who it is.
     ///
     /// # Errors
     /// [`TrustError::Crypto`].

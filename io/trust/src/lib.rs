@@ -1,9 +1,10 @@
 //! The identities of a cluster's nodes.
 //!
-//! A cluster has an [`Authority`] (a CA of its own, known to nobody else) that issues a certificate to each node. A node's
-//! [`Identity`] is that certificate with its key, the authorities that it believes, and the serials that were revoked; it makes
-//! the TLS 1.3 configurations for everything that nodes say to each other. Both ends show who they are, always; the one exception
-//! is a machine that joins, which has no certificate yet ([`Identity::server_for_joiners`], [`joiner`]).
+//! A cluster has an [`Authority`] (a CA of its own, known to nobody else) that issues a certificate
+//! to each node. A node's [`Identity`] is that certificate with its key, the authorities that it
+//! believes, and the serials that were revoked; it makes the TLS 1.3 configurations for everything
+//! that nodes say to each other. Both ends show who they are, always; the one exception is a
+//! machine that joins, which has no certificate yet ([`Identity::server_for_joiners`], [`joiner`]).
 //!
 //! The certificates' form and the rules are in `docs/spec/joining.md`.
 
@@ -46,7 +47,8 @@ pub const NAME_SUFFIX: &str = ".node.tombolo";
 /// Longest name of a node: a label of a DNS name (RFC 1035).
 pub const MAX_NODE_NAME_BYTES: usize = 63;
 
-/// The name by which a node is asked for in TLS, and which must stand in its certificate: `NODE.node.tombolo`.
+/// The name by which a node is asked for in TLS, and which must stand in its certificate:
+/// `NODE.node.tombolo`.
 ///
 /// # Errors
 /// [`TrustError::Name`]: no name of a node.
@@ -56,7 +58,8 @@ pub fn server_name(node: &str) -> Result<ServerName<'static>, TrustError> {
         .map_err(|_| TrustError::Name { name: node.to_owned() })
 }
 
-/// Opens the files of a node's folder, for a process of the node that may not read them itself: what [`Identity::reload_from`] takes.
+/// Opens the files of a node's folder, for a process of the node that may not read them itself:
+/// what [`Identity::reload_from`] takes.
 ///
 /// # Errors
 /// [`TrustError::File`].

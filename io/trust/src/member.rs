@@ -1,8 +1,10 @@
-//! Certificates of the members of a cluster's own etcd, and what etcd is told of those that are revoked.
+//! Certificates of the members of a cluster's own etcd, and what etcd is told of those that are
+//! revoked.
 //!
-//! A member's key is read by etcd, which runs as a user of its own. So its certificate is no node's: it has no name of a node, and no peer API takes it for one. It is
-//! issued for an address, by which etcd's members and their clients check each other, and all members have one common name, by which they are told from nodes, whose certificates
-//! the same authority has issued.
+//! A member's key is read by etcd, which runs as a user of its own. So its certificate is no
+//! node's: it has no name of a node, and no peer API takes it for one. It is issued for an address,
+//! by which etcd's members and their clients check each other, and all members have one common
+//! name, by which they are told from nodes, whose certificates the same authority has issued.
 
 use crate::authority::{Authority, crypto, named};
 use crate::error::TrustError;
@@ -20,7 +22,8 @@ use std::time::{Duration, SystemTime};
 
 /// The common name of each member's certificate: no node's name, because of the space.
 pub const MEMBER_NAME: &str = "etcd member";
-/// For how long a list of revoked certificates says that it is good; etcd does not look, and it is written anew at each change.
+/// For how long a list of revoked certificates says that it is good; etcd does not look, and it is
+/// written anew at each change.
 const LIST_LASTS: Duration = Duration::from_secs(3_653 * 86_400);
 
 /// The content of a member's certificate.
@@ -48,10 +51,12 @@ impl Member {
 }
 
 impl Authority {
-    /// Issues a certificate for the etcd member at `address` to whoever made the request; nothing of the request counts but its key. Returns the chain, as PEM.
+    /// Issues a certificate for the etcd member at `address` to whoever made the request; nothing
+    /// of the request counts but its key. Returns the chain, as PEM.
     ///
     /// # Errors
-    /// [`TrustError::Garbage`] (no request, or one whose key did not sign it), [`TrustError::Crypto`].
+    /// [`TrustError::Garbage`] (no request, or one whose key did not sign it),
+    /// [`TrustError::Crypto`].
     pub fn sign_member(
         &self,
         request_pem: &str,
@@ -107,9 +112,11 @@ pub fn union_of_pem(pems: &[&str]) -> Result<String, TrustError> {
     Ok(union)
 }
 
-/// The revoked serials as etcd reads them (DER, RFC 5280). etcd asks for no signature, and not every node has the authority: a key that nobody keeps signs it.
+/// The revoked serials as etcd reads them (DER, RFC 5280). etcd asks for no signature, and not
+/// every node has the authority: a key that nobody keeps signs it.
 ///
-/// An authority of which more are revoked than are kept stays among those that etcd believes, since it is replaced by way of etcd; of its certificates the list has those that are kept.
+/// An authority of which more are revoked than are kept stays among those that etcd believes, since
+/// it is replaced by way of etcd; of its certificates the list has those that are kept.
 ///
 /// # Errors
 /// [`TrustError::Crypto`].
@@ -177,7 +184,8 @@ mod tests {
         assert_eq!(Serial::parse("4a0").unwrap().bytes(), [0x04, 0xa0]);
         let now = SystemTime::now();
         assert!(listed(&Revoked::default(), now).is_empty());
-        // Of those that were certainly issued, a member's among them, and of those that are only said to be.
+        // Of those that were certainly issued, a member's among them, and of those that are only
+        // said to be.
         let authority = Authority::new("lab", now).unwrap();
         let node = authority.identity("b", now).unwrap();
         let member = authority.member("10.0.0.1".parse().unwrap(), now).unwrap();

@@ -1,8 +1,10 @@
 //! The certificates that are believed no more.
 //!
-//! A serial counts for certain where the certificate of that number is beside it: the authority issued it, and so nobody can fill the set with
-//! invented ones. What counts for certain stays until the certificate has ended by itself, whatever the registry says later. Where more count
-//! than are kept, nobody can say any more who is revoked and who is not: then no certificate of that authority is believed.
+//! A serial counts for certain where the certificate of that number is beside it: the authority
+//! issued it, and so nobody can fill the set with invented ones. What counts for certain stays
+//! until the certificate has ended by itself, whatever the registry says later. Where more count
+//! than are kept, nobody can say any more who is revoked and who is not: then no certificate of
+//! that authority is believed.
 
 use crate::error::TrustError;
 use crate::fingerprint::Fingerprint;
@@ -10,16 +12,19 @@ use crate::serial::Serial;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Most serials of one authority that are revoked at a time, and most of those that nobody has shown to be issued: more than a cluster of a hundred
-/// nodes removes in 90 days, and what a handshake looks through in no time.
+/// Most serials of one authority that are revoked at a time, and most of those that nobody has
+/// shown to be issued: more than a cluster of a hundred nodes removes in 90 days, and what a
+/// handshake looks through in no time.
 pub const MAX_REVOKED: usize = 4096;
 
 /// Certificates that are believed no more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revoked {
-    /// Those that were certainly issued, by authority, with their ends in seconds of Unix time. One more than [`MAX_REVOKED`] stands for any number.
+    /// Those that were certainly issued, by authority, with their ends in seconds of Unix time. One
+    /// more than [`MAX_REVOKED`] stands for any number.
     proven: BTreeMap<Fingerprint, BTreeMap<Serial, u64>>,
-    /// Numbers without a certificate: a release wrote them that wrote none, or somebody invented them.
+    /// Numbers without a certificate: a release wrote them that wrote none, or somebody invented
+    /// them.
     alleged: BTreeSet<Serial>,
 }
 
@@ -45,7 +50,8 @@ impl Revoked {
         self.alleged.len() < MAX_REVOKED && self.alleged.insert(serial)
     }
 
-    /// Authorities of which more certificates are revoked than are kept: no certificate of theirs is believed.
+    /// Authorities of which more certificates are revoked than are kept: no certificate of theirs
+    /// is believed.
     pub fn closed(&self) -> impl Iterator<Item = Fingerprint> + '_ {
         self.proven.iter().filter(|(_, of_one)| of_one.len() > MAX_REVOKED).map(|(authority, _)| *authority)
     }
@@ -57,7 +63,8 @@ impl Revoked {
         }
     }
 
-    /// As it is kept in a file: numbers that nobody has shown to be issued, and then for each authority its fingerprint and those of its certificates.
+    /// As it is kept in a file: numbers that nobody has shown to be issued, and then for each
+    /// authority its fingerprint and those of its certificates.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.

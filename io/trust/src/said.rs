@@ -5,8 +5,8 @@ use crate::error::TrustError;
 use crate::revoked::MAX_REVOKED;
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// Why a connection to `node` (a name, or an address where the name is not known) failed: in the words of [`TrustError`] where it is
-/// about who is who.
+/// Why a connection to `node` (a name, or an address where the name is not known) failed: in the
+/// words of [`TrustError`] where it is about who is who.
 #[must_use]
 pub fn explain(error: &std::io::Error, node: &str) -> String {
     let mut cause = error.get_ref().map(|error| error as &(dyn std::error::Error + 'static));
@@ -19,7 +19,8 @@ pub fn explain(error: &std::io::Error, node: &str) -> String {
     error.to_string()
 }
 
-/// As [`explain`], to a machine that joins: it knows of the cluster what its token says, and no more.
+/// As [`explain`], to a machine that joins: it knows of the cluster what its token says, and no
+/// more.
 #[must_use]
 pub fn explain_to_joiner(error: &std::io::Error, node: &str) -> String {
     let cause = error.get_ref().and_then(|error| error.downcast_ref::<Error>());

@@ -43,8 +43,9 @@ impl Identity {
         Ok(Shown { chain: chain.iter().map(|one| one.clone().into_owned()).collect(), at, peer })
     }
 
-    /// Whether it would be believed today as it was then: not what was revoked, nor what an authority issued that was replaced. A
-    /// certificate that has ended meanwhile was good when it was shown.
+    /// Whether it would be believed today as it was then: not what was revoked, nor what an
+    /// authority issued that was replaced. A certificate that has ended meanwhile was good when it
+    /// was shown.
     ///
     /// # Errors
     /// [`TrustError::OtherCluster`], [`TrustError::Revoked`].

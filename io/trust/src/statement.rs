@@ -45,7 +45,8 @@ impl About {
 }
 
 impl Authority {
-    /// Signs what it says. Returns the signature (ECDSA P-256 with SHA-256, DER) in lower-case hexadecimal digits.
+    /// Signs what it says. Returns the signature (ECDSA P-256 with SHA-256, DER) in lower-case
+    /// hexadecimal digits.
     ///
     /// # Errors
     /// [`TrustError::Crypto`].

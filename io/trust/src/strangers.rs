@@ -1,6 +1,7 @@
-//! Connections of whom nobody knows yet who it is: a bounded number, fewer from one address, and the oldest goes where another comes. So whoever holds
-//! connections open without saying anything keeps nobody out: an honest peer is done in some milliseconds, and the one that gives way is a connection that has
-//! waited longest.
+//! Connections of whom nobody knows yet who it is: a bounded number, fewer from one address, and
+//! the oldest goes where another comes. So whoever holds connections open without saying anything
+//! keeps nobody out: an honest peer is done in some milliseconds, and the one that gives way is a
+//! connection that has waited longest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -48,7 +49,8 @@ impl Strangers {
         Self { most, of_one, there: Arc::default() }
     }
 
-    /// Another one comes, and perhaps an earlier one is sent away for it. `None`: all whom it could be are kept.
+    /// Another one comes, and perhaps an earlier one is sent away for it. `None`: all whom it could
+    /// be are kept.
     #[must_use]
     pub fn enter(&self, from: IpAddr) -> Option<(Place, SentAway)> {
         let from = machine(from);
@@ -124,7 +126,8 @@ fn lock(there: &Mutex<There>) -> MutexGuard<'_, There> {
     there.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the part of an address that counts: of IPv6 the first 64 bits, since whoever has one of them has all.
+/// Returns the part of an address that counts: of IPv6 the first 64 bits, since whoever has one of
+/// them has all.
 fn machine(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(six) => {

@@ -528,7 +528,8 @@ fn invented(number: usize) -> (Serial, Option<String>) {
     (Serial::parse(&format!("{number:08x}")).unwrap(), None)
 }
 
-/// The set was cut at 4096 serials in the order of their digits, and a node could fill it with invented ones before it was removed.
+/// The set was cut at 4096 serials in the order of their digits, and a node could fill it with
+/// invented ones before it was removed.
 #[test]
 fn invented_serials_take_no_room_from_those_that_were_issued() {
     let authority = authority();
@@ -536,7 +537,8 @@ fn invented_serials_take_no_room_from_those_that_were_issued() {
     let invented = || (0..2 * MAX_REVOKED).map(invented);
     let heard = a.hear_revoked(invented());
     assert_eq!(heard, Heard { changed: true, left_out: MAX_REVOKED });
-    // Nor do the certificates of another authority, or those of others under a number that they have not.
+    // Nor do the certificates of another authority, or those of others under a number that they
+    // have not.
     let (other, _) = revocation(&authority, 0);
     let borrowed = (other.clone(), revocation(&authority, 0).1);
     let foreign = revocation(&Authority::new("lab", SystemTime::now()).unwrap(), 0);

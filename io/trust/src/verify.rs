@@ -1,6 +1,7 @@
 //! TLS 1.3 between nodes: what is checked in a handshake, and the configurations.
 //!
-//! Nothing is resumed: a resumed session would not look at the certificate again, and so outlive its revocation.
+//! Nothing is resumed: a resumed session would not look at the certificate again, and so outlive
+//! its revocation.
 
 use crate::error::TrustError;
 use crate::fingerprint::Fingerprint;
@@ -20,7 +21,8 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// Checks the other end for a node, and shows the node's certificate to it: always by what is current.
+/// Checks the other end for a node, and shows the node's certificate to it: always by what is
+/// current.
 #[derive(Debug, Clone)]
 pub(crate) struct Checker(pub(crate) Identity);
 
@@ -116,7 +118,8 @@ fn refused(error: Error) -> TrustError {
     TrustError::Crypto { what: "set up TLS", why: error.to_string() }
 }
 
-/// Whether the first of a chain is signed by one of the roots, and valid now. As for a server: certificates of nodes are for both.
+/// Whether the first of a chain is signed by one of the roots, and valid now. As for a server:
+/// certificates of nodes are for both.
 pub(crate) fn signed(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,

@@ -17,7 +17,8 @@ pub enum OfferError {
         /// The name.
         name: String,
     },
-    /// It is this one. A domain that has no page tables of its own (PVH, HVM) and maps its own grant loses the page it granted.
+    /// It is this one. A domain that has no page tables of its own (PVH, HVM) and maps its own
+    /// grant loses the page it granted.
     #[error("domain {domain} is this one: two programs of one domain have ordinary channels")]
     SameDomain {
         /// The number.
@@ -78,7 +79,8 @@ pub enum OpenError {
         /// The name.
         name: String,
     },
-    /// It is this one. A domain that has no page tables of its own (PVH, HVM) and maps its own grant loses the page it granted.
+    /// It is this one. A domain that has no page tables of its own (PVH, HVM) and maps its own
+    /// grant loses the page it granted.
     #[error("domain {domain} is this one: two programs of one domain have ordinary channels")]
     SameDomain {
         /// The number.

@@ -1,5 +1,7 @@
-//! Memory that is granted to other domains. A page that a domain never unmaps stays granted until that domain ends, and nothing tells which pages those are. So what was granted to a domain once is
-//! granted to it by its next channels, and one domain never has more than a share of what this one may grant.
+//! Memory that is granted to other domains. A page that a domain never unmaps stays granted until
+//! that domain ends, and nothing tells which pages those are. So what was granted to a domain once
+//! is granted to it by its next channels, and one domain never has more than a share of what this
+//! one may grant.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +19,8 @@ use wire::xen as layout;
 
 use crate::runs::{Run, Runs};
 
-/// Where the kernel says how many pages all programs of this domain may grant, and how many if it does not.
+/// Where the kernel says how many pages all programs of this domain may grant, and how many if it
+/// does not.
 const LIMIT_PATH: &str = "/sys/module/xen_gntalloc/parameters/limit";
 const LIMIT: usize = 1024;
 
@@ -75,7 +78,8 @@ impl From<io::Error> for Lack {
     }
 }
 
-/// Memory for a channel to `opener` with so many pages in its region. `life` rings when this process ends.
+/// Memory for a channel to `opener` with so many pages in its region. `life` rings when this
+/// process ends.
 pub(crate) fn give(opener: u16, pages: usize, life: &Port) -> Result<Given, Lack> {
     let mut all = GRANTED.lock().unwrap_or_else(PoisonError::into_inner);
     let share = share(limit());
@@ -122,7 +126,8 @@ fn limit() -> usize {
 }
 
 impl Granted {
-    /// Takes back the memory of channels that are over, and of which the opener says that it has let go, or to which nobody came.
+    /// Takes back the memory of channels that are over, and of which the opener says that it has
+    /// let go, or to which nobody came.
     fn take_back(&mut self) -> io::Result<()> {
         let mut kept = Vec::new();
         for channel in std::mem::take(&mut self.channels) {

@@ -1,8 +1,9 @@
-//! Channels between domains of a Xen hypervisor, as `docs/spec/xen.md` says: one [`offer`]s to a domain, by a name, and a program there
-//! [`open`]s. Each gets an end like any other ([`channel::Sender`], [`channel::Receiver`]).
+//! Channels between domains of a Xen hypervisor, as `docs/spec/xen.md` says: one [`offer`]s to a
+//! domain, by a name, and a program there [`open`]s. Each gets an end like any other
+//! ([`channel::Sender`], [`channel::Receiver`]).
 //!
-//! Nothing of ours runs in the hypervisor, in dom0 or in a kernel. Both need root, and the modules `xen-evtchn`, and
-//! `xen-gntalloc` (to offer) or `xen-gntdev` (to open).
+//! Nothing of ours runs in the hypervisor, in dom0 or in a kernel. Both need root, and the modules
+//! `xen-evtchn`, and `xen-gntalloc` (to offer) or `xen-gntdev` (to open).
 
 mod bell;
 mod error;
@@ -19,5 +20,6 @@ pub use offer::offer;
 pub use open::open;
 pub use store::StoreError;
 
-/// An end of a channel between two domains, not yet opened. Dropped unopened, it closes the channel.
+/// An end of a channel between two domains, not yet opened. Dropped unopened, it closes the
+/// channel.
 pub type End = channel::Mapped<Bell>;

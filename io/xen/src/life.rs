@@ -1,4 +1,5 @@
-//! Whether the peer lives: its process, of which our kernel or its own tells, and its domain, of which XenStore does.
+//! Whether the peer lives: its process, of which our kernel or its own tells, and its domain, of
+//! which XenStore does.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,7 +35,8 @@ pub(crate) struct Watched {
     pub ours: (String, String),
 }
 
-/// The thread that watches. Dropped, it takes our entry out of XenStore, lets go of the directory (which tells the peer) and ends.
+/// The thread that watches. Dropped, it takes our entry out of XenStore, lets go of the directory
+/// (which tells the peer) and ends.
 #[derive(Debug)]
 pub(crate) struct Life {
     stop: std::sync::Arc<Eventfd>,
@@ -69,7 +71,8 @@ impl Watched {
         let mut life = Some(life);
         let mut seeing = true;
         while !stop.drain() {
-            // A device that fails would be readable all the time, and a peer that can't be seen any more is as good as gone.
+            // A device that fails would be readable all the time, and a peer that can't be seen any
+            // more is as good as gone.
             seeing = seeing
                 && self.look().is_ok_and(|is_gone| {
                     if is_gone {
@@ -86,7 +89,8 @@ impl Watched {
                 PollFd::new(&self.port, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.store.as_fd(), PollFlags::IN),
             ];
-            // What a peer that is gone still causes is taken off as well: it would pile up in our kernel.
+            // What a peer that is gone still causes is taken off as well: it would pile up in our
+            // kernel.
             let watched = if seeing { polled.len() } else { 1 };
             match rustix::event::poll(polled.split_at_mut(watched).0, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -96,10 +100,12 @@ impl Watched {
         if let Some(notice) = &self.notice {
             // The memory stays granted, so the kernel does not say that this end is gone.
             self.directory.store_u64(layout::end(0) + layout::END_ALIVE, 0, Ordering::Release);
-            // A port that can't be rung has nobody at its other end; a notice that stays holds on to the port until the process ends.
+            // A port that can't be rung has nobody at its other end; a notice that stays holds on
+            // to the port until the process ends.
             let (_told, _forgotten) = (self.port.ring(), notice.forget());
         }
-        // A store that can't be reached keeps the entry: the next offer of this name replaces it, and so does the domain's end.
+        // A store that can't be reached keeps the entry: the next offer of this name replaces it,
+        // and so does the domain's end.
         let (path, content) = &self.ours;
         let _retracted = self.store.retract(path, content);
     }
@@ -124,7 +130,8 @@ impl Watched {
         if !self.store.has_changed()? {
             return Ok(false);
         }
-        // In this order: a peer writes into XenStore, and comes then. One that comes meanwhile is looked at next time.
+        // In this order: a peer writes into XenStore, and comes then. One that comes meanwhile is
+        // looked at next time.
         let came = self.has_come();
         Ok(came && self.store.read(&self.theirs)?.is_none())
     }

@@ -14,9 +14,9 @@ use crate::life::{self, Life, Watched};
 use crate::store::Store;
 use crate::{End, OfferError};
 
-/// Offers a channel to domain `opener`, by a name that is its own between the two. Returns our end at once: what is sent before the
-/// other has come waits in the ring. An earlier offer of this name that nobody has opened is replaced. Of `config`, `huge_pages` and
-/// `apart` mean nothing here.
+/// Offers a channel to domain `opener`, by a name that is its own between the two. Returns our end
+/// at once: what is sent before the other has come waits in the ring. An earlier offer of this name
+/// that nobody has opened is replaced. Of `config`, `huge_pages` and `apart` mean nothing here.
 ///
 /// # Errors
 /// See [`OfferError`].

@@ -18,10 +18,12 @@ use crate::life::{self, Life, Watched};
 use crate::store::Store;
 use crate::{End, OpenError};
 
-/// How long an offerer takes at most from the first thing that it lets go of to the last, its directory: what its kernel does in one go.
+/// How long an offerer takes at most from the first thing that it lets go of to the last, its
+/// directory: what its kernel does in one go.
 const GOING: Duration = Duration::from_secs(1);
 
-/// Opens the channel that domain `offerer` offers to this one by a name, and waits for it until `deadline` (`None`: as long as it takes).
+/// Opens the channel that domain `offerer` offers to this one by a name, and waits for it until
+/// `deadline` (`None`: as long as it takes).
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -134,8 +136,8 @@ impl Claim {
     }
 }
 
-/// Whether a page is the directory of this offer, of which nobody has been end 1 yet. Numbers of grants are used again: it may be
-/// anything else that was granted to us.
+/// Whether a page is the directory of this offer, of which nobody has been end 1 yet. Numbers of
+/// grants are used again: it may be anything else that was granted to us.
 fn is_of(page: &Region, offer: &layout::Offer) -> bool {
     page.load_u64(layout::OFFSET_MARK, Ordering::Acquire) == offer.mark
         && life::is_alive(page, 0)

@@ -53,7 +53,8 @@ impl Runs {
 mod tests {
     use super::*;
 
-    /// Whatever is taken and given back in whatever order: no page is in two runs, and there are no more pages than somebody needed at one time, with the gaps between.
+    /// Whatever is taken and given back in whatever order: no page is in two runs, and there are no
+    /// more pages than somebody needed at one time, with the gaps between.
     #[test]
     fn no_page_is_in_two_runs() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;

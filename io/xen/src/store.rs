@@ -1,4 +1,5 @@
-//! A client of XenStore, through the kernel's device. What it speaks is Xen's (`xen/include/public/io/xs_wire.h`).
+//! A client of XenStore, through the kernel's device. What it speaks is Xen's
+//! (`xen/include/public/io/xs_wire.h`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -14,13 +15,15 @@ const DEVICE: &str = "/dev/xen/xenbus";
 const HEADER_BYTES: usize = 16;
 /// Longest payload (`XENSTORE_PAYLOAD_MAX`).
 const PAYLOAD_BYTES_MAX: usize = 4096;
-/// How long an answer may take: it comes from a program that has nothing else to do, on a machine that may have much.
+/// How long an answer may take: it comes from a program that has nothing else to do, on a machine
+/// that may have much.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for an entry that is taken back: whoever is done does not wait long for that.
 const LAST_PATIENCE: Duration = Duration::from_secs(3);
 /// How often that is tried: a change beside it, which happens seldom, undoes it.
 const RETRACTIONS_MAX: usize = 8;
-/// Events that are taken off at once: a domain that changes its entry all the time gives others their turn.
+/// Events that are taken off at once: a domain that changes its entry all the time gives others
+/// their turn.
 const EVENTS_MAX: usize = 64;
 
 /// Kinds of messages that we use (`enum xsd_sockmsg_type`).
@@ -129,12 +132,14 @@ impl Store {
     /// Writes at `path`, and lets domain `reader` read it.
     pub fn publish(&mut self, path: &str, content: &str, own: u16, reader: u16) -> Result<(), StoreError> {
         self.ask("write", kind::WRITE, 0, path, content.as_bytes())?;
-        // The first word: the owner, and that others may do nothing. Whoever watches is told by this, too.
+        // The first word: the owner, and that others may do nothing. Whoever watches is told by
+        // this, too.
         let permissions = format!("n{own}\0r{reader}\0");
         self.ask("open up", kind::SET_PERMISSIONS, 0, path, permissions.as_bytes()).map(drop)
     }
 
-    /// Removes what stands at `path`, if it is `content`: the last thing that is done with a connection.
+    /// Removes what stands at `path`, if it is `content`: the last thing that is done with a
+    /// connection.
     pub fn retract(&mut self, path: &str, content: &str) -> Result<(), StoreError> {
         self.patience = LAST_PATIENCE;
         for _ in 0..RETRACTIONS_MAX {
@@ -237,8 +242,8 @@ impl Store {
         }
     }
 
-    /// Notes an event; an answer that nobody waits for any more is dropped. One path is watched, and each event says no more than
-    /// "look again".
+    /// Notes an event; an answer that nobody waits for any more is dropped. One path is watched,
+    /// and each event says no more than "look again".
     fn keep(&mut self, message: &Message) {
         self.changed |= message.kind == kind::EVENT;
     }

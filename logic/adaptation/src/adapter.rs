@@ -6,7 +6,8 @@ use crate::figure::Figure;
 use crate::selector::{Judgement, Selector, Streaks};
 use serde::{Deserialize, Serialize};
 
-/// Samples in a row without a figure after which what was adapted is given back: a monitor that has stopped keeps nothing from others.
+/// Samples in a row without a figure after which what was adapted is given back: a monitor that has
+/// stopped keeps nothing from others.
 pub const LOST_SAMPLES: u32 = 30;
 /// Most changes in a minute that a file may allow: ten in a second.
 pub const CHANGES_PER_MINUTE_MAX: u32 = 600;
@@ -81,7 +82,8 @@ pub struct Adapter {
     streaks: Streaks,
     lost: u32,
     peak: Peak,
-    /// The budget before the last change, where that gave less: where too much was taken, that much is enough again.
+    /// The budget before the last change, where that gave less: where too much was taken, that much
+    /// is enough again.
     before_less_ns: Option<u64>,
     changed_ms: Option<u64>,
     /// The last change gave more: what of that is not used may be taken back at once.
@@ -93,7 +95,8 @@ pub struct Adapter {
 const CHANGE: u64 = 1_000;
 
 impl Adapter {
-    /// Takes a sample: a figure, or that there is none, and what was used; and what it has, and what its file says, of that.
+    /// Takes a sample: a figure, or that there is none, and what was used; and what it has, and
+    /// what its file says, of that.
     pub fn decide(
         &mut self,
         settings: &Settings,
@@ -133,7 +136,8 @@ impl Adapter {
         }
     }
 
-    /// Notes that the wish was refused; it is made again when the figures have asked for it as often as before.
+    /// Notes that the wish was refused; it is made again when the figures have asked for it as
+    /// often as before.
     pub fn refused(&mut self) {
         self.streaks.interrupt();
     }
@@ -216,7 +220,8 @@ fn needs(selector: &Selector) -> String {
     }
 }
 
-/// Returns the amounts that it wants where it has too little. Where it has all that it may have, the same with a worse level.
+/// Returns the amounts that it wants where it has too little. Where it has all that it may have,
+/// the same with a worse level.
 fn grown(settings: &Settings, figure: Figure, has: Amounts, before_less_ns: Option<u64>) -> Amounts {
     let more = |range: &Range, now: u64| match &settings.selector {
         Selector::Feedback(feedback) => range.clamp(feedback.more(now, figure, before_less_ns)),

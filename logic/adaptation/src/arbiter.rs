@@ -1,9 +1,11 @@
-//! Where the node has no room for what one wants: others give, as far as their file lets them; or it gets what fits; or it makes do with a worse level.
+//! Where the node has no room for what one wants: others give, as far as their file lets them; or
+//! it gets what fits; or it makes do with a worse level.
 
 use crate::adapter::{Settings, worse};
 use crate::amounts::Amounts;
 
-/// Most trials in search of what fits: each halves what is in question, so a budget of an hour is known to the microsecond.
+/// Most trials in search of what fits: each halves what is in question, so a budget of an hour is
+/// known to the microsecond.
 pub const SEARCH_STEPS_MAX: u32 = 32;
 /// The result is exact to this part of the wish; less is not worth a change.
 const WORTH: u64 = 64;
@@ -15,7 +17,8 @@ pub struct Giver {
     pub name: String,
     /// Its amounts now.
     pub has: Amounts,
-    /// The most that it gets back: the amounts of its file. Nothing comes back to one that has an adaptation of its own, which asks for it.
+    /// The most that it gets back: the amounts of its file. Nothing comes back to one that has an
+    /// adaptation of its own, which asks for it.
     pub home: Amounts,
     /// Its period, in ns: budgets of other periods are exchanged by share.
     pub period_ns: u64,
@@ -32,12 +35,14 @@ pub struct Granted {
     pub own: Amounts,
     /// The amounts of the givers now, of those who give.
     pub others: Vec<(String, Amounts)>,
-    /// The amounts that it wanted and may not have: the budget and rate that would fit are those of `own`.
+    /// The amounts that it wanted and may not have: the budget and rate that would fit are those of
+    /// `own`.
     pub lacks: Option<Amounts>,
 }
 
-/// Finds what of `wanted` can be had: from the node, else from the givers in their order, else as much of it as fits, else a worse level. `fits` says whether
-/// the node could keep this all at once.
+/// Finds what of `wanted` can be had: from the node, else from the givers in their order, else as
+/// much of it as fits, else a worse level. `fits` says whether the node could keep this all at
+/// once.
 pub fn arbitrate(
     settings: &Settings,
     period_ns: u64,
@@ -119,8 +124,8 @@ fn take(period_ns: u64, has: Amounts, wanted: Amounts, givers: &[Giver]) -> Vec<
     given
 }
 
-/// Returns the amounts of givers when one has returned its surplus: the last ones that give get back first, up to the amounts of their files. The rest
-/// is the node's.
+/// Returns the amounts of givers when one has returned its surplus: the last ones that give get
+/// back first, up to the amounts of their files. The rest is the node's.
 #[must_use]
 pub fn give_back(period_ns: u64, has: Amounts, to: Amounts, givers: &[Giver]) -> Vec<(String, Amounts)> {
     let freed = |from: Option<u64>, to: Option<u64>| from.unwrap_or(0).saturating_sub(to.unwrap_or(0));

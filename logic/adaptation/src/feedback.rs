@@ -1,12 +1,14 @@
 //! The controller of a budget against the share of work that is missed.
 //!
-//! It takes for true what holds for whoever drops what is late: of a demand `d` in each period a budget `b` does `b`, so the share that is missed is
-//! `m = 1 - b / d`, and `d = b / (1 - m)`. That is the next budget, with a little to spare; one step, and not a search.
+//! It takes for true what holds for whoever drops what is late: of a demand `d` in each period a
+//! budget `b` does `b`, so the share that is missed is `m = 1 - b / d`, and `d = b / (1 - m)`. That
+//! is the next budget, with a little to spare; one step, and not a search.
 
 use crate::figure::Figure;
 use serde::{Deserialize, Serialize};
 
-/// By what a budget grows at most at a time: a share that is not to be believed does not take everything at once.
+/// By what a budget grows at most at a time: a share that is not to be believed does not take
+/// everything at once.
 pub const FEEDBACK_GROWTH_MOST: u64 = 4;
 /// By what it grows where all is missed: then the share does not say how much is lacking.
 const BLIND_GROWTH: u64 = 2;
@@ -38,7 +40,8 @@ pub struct Load {
 }
 
 impl Feedback {
-    /// The budget after one with which the share `missed` was missed. `enough_ns` was enough a moment ago, where that is known.
+    /// The budget after one with which the share `missed` was missed. `enough_ns` was enough a
+    /// moment ago, where that is known.
     #[must_use]
     pub fn more(&self, budget_ns: u64, missed: Figure, enough_ns: Option<u64>) -> u64 {
         let missed = missed.0.min(WHOLE);
@@ -53,7 +56,8 @@ impl Feedback {
         with_spare(needed)
     }
 
-    /// The budget after one with which nothing to speak of was missed, of which `peak_ns` was used at most; `None`: as it is.
+    /// The budget after one with which nothing to speak of was missed, of which `peak_ns` was used
+    /// at most; `None`: as it is.
     #[must_use]
     pub fn less(&self, budget_ns: u64, peak_ns: Option<u64>) -> Option<u64> {
         let part = budget_ns / WORTHWHILE;

@@ -1,11 +1,14 @@
-//! A monitor's figures: whole thousandths, read from text that a program wrote or made of two counters.
+//! A monitor's figures: whole thousandths, read from text that a program wrote or made of two
+//! counters.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Longest text of a figure, in bytes: a number of ten digits with a fraction and a line's end, and room to spare.
+/// Longest text of a figure, in bytes: a number of ten digits with a fraction and a line's end, and
+/// room to spare.
 pub const FIGURE_BYTES_MAX: usize = 64;
-/// Greatest figure: a thousand million. Nanoseconds of a second, bits of a link and requests of a busy service fit.
+/// Greatest figure: a thousand million. Nanoseconds of a second, bits of a link and requests of a
+/// busy service fit.
 pub const FIGURE_MAX: u64 = 1_000_000_000;
 /// Digits of a fraction that count; further ones are cut off.
 const FRACTION_DIGITS: usize = 3;
@@ -90,15 +93,17 @@ impl fmt::Display for Figure {
     }
 }
 
-/// Two counters that only grow, such as missed periods and all periods: what share of the second the first was since the last look.
+/// Two counters that only grow, such as missed periods and all periods: what share of the second
+/// the first was since the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share {
     last: Option<(u64, u64)>,
 }
 
 impl Share {
-    /// Takes what the counters are now. The share since the last look is a percentage, 100 at most; `None` where nothing was counted since, at the first
-    /// look, and where a counter went back (another process counts now).
+    /// Takes what the counters are now. The share since the last look is a percentage, 100 at most;
+    /// `None` where nothing was counted since, at the first look, and where a counter went back
+    /// (another process counts now).
     pub fn look(&mut self, part: u64, whole: u64) -> Option<Figure> {
         let (part_before, whole_before) = self.last.replace((part, whole))?;
         let (parts, wholes) = (part.checked_sub(part_before)?, whole.checked_sub(whole_before)?);
@@ -109,7 +114,8 @@ impl Share {
         u64::try_from(milli).ok().map(Figure)
     }
 
-    /// Takes what the counters are now, and divides what each has grown by: `first * scale / second`, as a mean or a rate.
+    /// Takes what the counters are now, and divides what each has grown by: `first * scale /
+    /// second`, as a mean or a rate.
     pub fn ratio(&mut self, first: u64, second: u64, scale: u64) -> Option<Figure> {
         let (first_before, second_before) = self.last.replace((first, second))?;
         let (firsts, seconds) = (first.checked_sub(first_before)?, second.checked_sub(second_before)?);

@@ -1,4 +1,5 @@
-//! Adaptation: figures that monitors read, rules and a controller that judge them, and how budgets move because of that.
+//! Adaptation: figures that monitors read, rules and a controller that judge them, and how budgets
+//! move because of that.
 //!
 //! | question | answer |
 //! | --- | --- |
@@ -7,8 +8,8 @@
 //! | how much is to be promised now, and is it time for that? | [`Adapter::decide`] |
 //! | and where the node has no room? | [`arbitrate`]: who gives, and what would fit |
 //!
-//! There is no clock, no wait and no float: times come in as milliseconds, figures are whole thousandths.
-//! `docs/spec/adaptation.md` is the arithmetic.
+//! There is no clock, no wait and no float: times come in as milliseconds, figures are whole
+//! thousandths. `docs/spec/adaptation.md` is the arithmetic.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,8 @@ use crate::feedback::Feedback;
 use crate::figure::Figure;
 use serde::{Deserialize, Serialize};
 
-/// How much longer the calm has to last at most, before less is given again, where giving less was a mistake before: 64 times.
+/// How much longer the calm has to last at most, before less is given again, where giving less was
+/// a mistake before: 64 times.
 pub const BACKOFF_MOST: u32 = 64;
 
 /// A side of a figure.
@@ -127,7 +128,8 @@ pub enum Judgement {
 pub(crate) struct Streaks {
     bad: u32,
     calm: u32,
-    /// By what the calm is lengthened: doubled whenever giving less was followed by a need for more.
+    /// By what the calm is lengthened: doubled whenever giving less was followed by a need for
+    /// more.
     backoff: u32,
     gave: bool,
 }

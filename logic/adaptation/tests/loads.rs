@@ -1,4 +1,5 @@
-//! Simulated loads: the controller's step response, rules and controller under noise, and the arbiter on generated nodes.
+//! Simulated loads: the controller's step response, rules and controller under noise, and the
+//! arbiter on generated nodes.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -55,13 +56,15 @@ fn cpu(budget_ns: u64) -> Amounts {
     Amounts { cpu_ns: Some(budget_ns), ..Amounts::default() }
 }
 
-/// Work of which whatever is late is dropped: what is missed of a demand, in thousandths of a percent, and what is used.
+/// Work of which whatever is late is dropped: what is missed of a demand, in thousandths of a
+/// percent, and what is used.
 fn dropping(budget_ns: u64, demand_ns: u64) -> (Figure, Load) {
     let missed = demand_ns.saturating_sub(budget_ns) * 100_000 / demand_ns.max(1);
     (Figure(missed), Load { used_ns: Some(demand_ns.min(budget_ns)) })
 }
 
-/// Work that is missed in whole as soon as anything of it is: what a count of throttled periods shows.
+/// Work that is missed in whole as soon as anything of it is: what a count of throttled periods
+/// shows.
 fn all_or_nothing(budget_ns: u64, demand_ns: u64) -> (Figure, Load) {
     let missed = if demand_ns > budget_ns { 100_000 } else { 0 };
     (Figure(missed), Load { used_ns: Some(demand_ns.min(budget_ns)) })
@@ -69,7 +72,8 @@ fn all_or_nothing(budget_ns: u64, demand_ns: u64) -> (Figure, Load) {
 
 type Plant = fn(u64, u64) -> (Figure, Load);
 
-/// The budget after each of so many samples, each with a demand of its own, and how often its direction turned.
+/// The budget after each of so many samples, each with a demand of its own, and how often its
+/// direction turned.
 fn run(
     settings: &Settings,
     begin_ns: u64,
@@ -99,7 +103,8 @@ fn run(
     (budgets, turns)
 }
 
-/// From any demand to any other up to four times as much: within three samples the budget is within a tenth of what is needed, and never more than a tenth above it.
+/// From any demand to any other up to four times as much: within three samples the budget is within
+/// a tenth of what is needed, and never more than a tenth above it.
 #[test]
 fn a_step_of_the_load_is_met_within_three_samples_and_overshot_by_a_tenth_at_most() {
     let mut noise = Noise(27);
@@ -126,7 +131,8 @@ fn a_load_that_falls_gives_back_all_but_a_tenth_in_one_step_after_the_calm() {
     assert!(turns <= 1, "{budgets:?}");
 }
 
-/// A count of periods that wanted more does not say how much is lacking: the budget doubles, and what of that is not used is taken back with the next sample.
+/// A count of periods that wanted more does not say how much is lacking: the budget doubles, and
+/// what of that is not used is taken back with the next sample.
 #[test]
 fn a_figure_that_is_all_or_nothing_is_met_within_four_samples() {
     let mut noise = Noise(28);
@@ -140,8 +146,9 @@ fn a_figure_that_is_all_or_nothing_is_met_within_four_samples() {
     }
 }
 
-/// A thousand loads whose demand is noisy, under rules and under the controller: the direction turns a few times while the level is found, and then ever more
-/// rarely, though a load stays for a thousand samples. Without the doubling of the calm, rules turn hundreds of times.
+/// A thousand loads whose demand is noisy, under rules and under the controller: the direction
+/// turns a few times while the level is found, and then ever more rarely, though a load stays for a
+/// thousand samples. Without the doubling of the calm, rules turn hundreds of times.
 #[test]
 fn no_load_of_a_thousand_has_its_budget_swing() {
     for seed in 0..1_000 {
@@ -219,7 +226,8 @@ fn quality_gets_worse_last_and_better_first() {
 }
 
 proptest! {
-    /// On a processor of which others have some, no grant is more than there is, nobody gives more than its file lets it, and what is lacking is told.
+    /// On a processor of which others have some, no grant is more than there is, nobody gives more
+    /// than its file lets it, and what is lacking is told.
     #[test]
     fn what_is_granted_fits_and_nobody_gives_too_much(
         own in 1_u64..30, wanted in 1_u64..39, levels in 1_u32..4,

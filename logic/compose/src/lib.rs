@@ -1,7 +1,8 @@
 //! Compose files, read and made topology files of.
 //!
-//! Each key is mapped, or noted (it means nothing here, or something a little different), or refused: with its line, its name and what
-//! to do. Nothing is left out in silence. What a file means here is said in `docs/images.md`.
+//! Each key is mapped, or noted (it means nothing here, or something a little different), or
+//! refused: with its line, its name and what to do. Nothing is left out in silence. What a file
+//! means here is said in `docs/images.md`.
 
 mod names;
 mod service;
@@ -46,7 +47,8 @@ pub struct Converted {
     pub relative: bool,
 }
 
-/// Makes a topology file of a Compose file. `name`: of the distributed container, where the file says none.
+/// Makes a topology file of a Compose file. `name`: of the distributed container, where the file
+/// says none.
 ///
 /// # Errors
 /// A file that is no YAML, or has no services.

@@ -415,7 +415,8 @@ impl Service<'_> {
         }
     }
 
-    /// The command of a check becomes how `up` knows that the domain is up; nobody asks it again later.
+    /// The command of a check becomes how `up` knows that the domain is up; nobody asks it again
+    /// later.
     fn health(&mut self, node: &Node, key: &str) {
         let Value::Map(entries) = &node.value else { return self.refuse(node.line, key, "it is no mapping") };
         let of = |name: &str| entries.iter().find(|entry| entry.key == name);

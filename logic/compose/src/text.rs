@@ -1,6 +1,7 @@
 //! Texts of Compose files: variables in them, and command lines.
 
-/// A text with its variables replaced, and those of which a default was taken; or the name of one that has no default.
+/// A text with its variables replaced, and those of which a default was taken; or the name of one
+/// that has no default.
 pub(crate) fn interpolated(text: &str) -> Result<(String, Vec<String>), String> {
     let (mut out, mut taken) = (String::new(), Vec::new());
     let mut rest = text;
@@ -55,7 +56,8 @@ pub(crate) fn words(line: &str) -> Option<Vec<String>> {
     quote.is_none().then_some(words)
 }
 
-/// A size as Compose writes it (`512m`, `1.5g`, `64MB`, bytes), as the topology file does: whole MiB, KiB or bytes.
+/// A size as Compose writes it (`512m`, `1.5g`, `64MB`, bytes), as the topology file does: whole
+/// MiB, KiB or bytes.
 pub(crate) fn size(text: &str) -> Option<String> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -1,5 +1,5 @@
-//! YAML as a tree that knows its lines, with anchors and merge keys resolved. Of a file that would grow by its own aliases, no more is
-//! made than has a bound.
+//! YAML as a tree that knows its lines, with anchors and merge keys resolved. Of a file that would
+//! grow by its own aliases, no more is made than has a bound.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! Files as people write them: what becomes of each, and that what becomes of them is a topology file.
+//! Files as people write them: what becomes of each, and that what becomes of them is a topology
+//! file.
 
 use compose::{Converted, Weight, convert};
 use std::path::Path;

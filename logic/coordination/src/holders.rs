@@ -7,7 +7,8 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
-/// A number that nobody guesses, by which a session is the same after its server or its channel was replaced.
+/// A number that nobody guesses, by which a session is the same after its server or its channel was
+/// replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HolderId(pub [u8; 16]);

@@ -1,11 +1,13 @@
-//! The decisions of a coordination service: its keys, the holders of locks and their order, barriers, queues and who has which item, and the records that
-//! are written.
+//! The decisions of a coordination service: its keys, the holders of locks and their order,
+//! barriers, queues and who has which item, and the records that are written.
 //! `docs/spec/coordination.md` has the rules.
 //!
-//! [`State`] is everything. It is changed at once, and says what is to be committed ([`State::take_commit`]); whoever runs it answers nobody before that
-//! commit is made. A commit names its writer in the *head*, which every commit replaces if it is as the writer knows it: of two servers one is
-//! superseded, and has answered nobody since. (Fencing by compare-and-swap on one record; the tokens of locks are revisions of that record's counter, as in
-//! Burrows, The Chubby lock service, OSDI 2006, section 2.4, where they are called sequencers.)
+//! [`State`] is everything. It is changed at once, and says what is to be committed
+//! ([`State::take_commit`]); whoever runs it answers nobody before that commit is made. A commit
+//! names its writer in the *head*, which every commit replaces if it is as the writer knows it: of
+//! two servers one is superseded, and has answered nobody since. (Fencing by compare-and-swap on
+//! one record; the tokens of locks are revisions of that record's counter, as in Burrows, The
+//! Chubby lock service, OSDI 2006, section 2.4, where they are called sequencers.)
 //!
 //! Nothing here waits, or knows a clock: time comes in, in milliseconds that only grow.
 
@@ -31,13 +33,16 @@ pub const MAX_PATH_BYTES: usize = 255;
 pub const MAX_NODES: usize = 8 * 1024;
 /// Most bytes of all values and paths: half of what the daemon keeps for a service.
 pub const MAX_BYTES: usize = 4 * 1024 * 1024;
-/// Most sessions that wait for one lock: more are refused, because the last of them would wait for long.
+/// Most sessions that wait for one lock: more are refused, because the last of them would wait for
+/// long.
 pub const MAX_WAITERS_PER_LOCK: usize = 1024;
 /// Most sessions that wait, for whatever: some hundred bytes each.
 pub const MAX_WAITERS: usize = 4096;
-/// Most holders of one semaphore at a time: all of them stand in one record, which has to fit into a packet.
+/// Most holders of one semaphore at a time: all of them stand in one record, which has to fit into
+/// a packet.
 pub const MAX_HOLDERS: usize = 256;
-/// Most parties of a barrier, and most open files of one that have arrived, passed ones included: all of them stand in one record.
+/// Most parties of a barrier, and most open files of one that have arrived, passed ones included:
+/// all of them stand in one record.
 pub const MAX_PARTIES: usize = MAX_HOLDERS;
 /// Most items of one queue: half of all names.
 pub const MAX_ITEMS: usize = MAX_NODES / 2;

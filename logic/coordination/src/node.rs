@@ -33,13 +33,15 @@ pub struct Node {
     pub value: Vec<u8>,
     /// The session that a key is bound to, and ends with; `None`: it is bound to none.
     pub owner: Option<HolderId>,
-    /// How many may hold a lock, pass a barrier together (0: nobody has said so yet), or be in a queue.
+    /// How many may hold a lock, pass a barrier together (0: nobody has said so yet), or be in a
+    /// queue.
     pub count: u32,
     /// The generation of a barrier that is being waited in; 1 is the first.
     pub generation: u64,
     /// Whether the items of a queue outlive its server.
     pub durable: bool,
-    /// Its holders, in the order of the grants; of a barrier those that wait, with the generation as token, and those that have passed and are still open.
+    /// Its holders, in the order of the grants; of a barrier those that wait, with the generation
+    /// as token, and those that have passed and are still open.
     pub(crate) holders: Vec<Holder>,
 }
 

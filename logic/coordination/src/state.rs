@@ -73,8 +73,9 @@ pub struct State {
 }
 
 impl State {
-    /// Goes on from what is written down: with the head, if there is one, and with records by their keys. Everybody who holds something has until
-    /// `grace_until` (ms) to be heard of. The first commit makes this server the one that writes.
+    /// Goes on from what is written down: with the head, if there is one, and with records by their
+    /// keys. Everybody who holds something has until `grace_until` (ms) to be heard of. The first
+    /// commit makes this server the one that writes.
     ///
     /// # Errors
     /// A record that is not understood: nothing is to be written then.
@@ -225,7 +226,8 @@ impl State {
         Ok(self.nodes.entry(path.to_owned()).or_insert(Node::new(kind, serial, revision)))
     }
 
-    /// Sets a key, which is made where there is none; its revision. With an `owner` the key lives as long as that one's session.
+    /// Sets a key, which is made where there is none; its revision. With an `owner` the key lives
+    /// as long as that one's session.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -290,7 +292,8 @@ impl State {
         Ok(revision)
     }
 
-    /// Takes something away: a key, an empty folder, an empty queue, and a lock or barrier that nobody holds or waits for.
+    /// Takes something away: a key, an empty folder, an empty queue, and a lock or barrier that
+    /// nobody holds or waits for.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -398,7 +401,8 @@ impl State {
         }
     }
 
-    /// A session is not heard of any more: it waits for nothing, and has what it has until `until` (ms).
+    /// A session is not heard of any more: it waits for nothing, and has what it has until `until`
+    /// (ms).
     pub fn orphan(&mut self, session: SessionId, id: HolderId, until: u64) {
         self.stop_waiting(session);
         if self.held.contains_key(&id) {
@@ -424,7 +428,8 @@ impl State {
         self.orphans.values().copied().min()
     }
 
-    /// Takes the records that are to be written: as many as fit into so many changes and bytes. `None`: nothing.
+    /// Takes the records that are to be written: as many as fit into so many changes and bytes.
+    /// `None`: nothing.
     pub fn take_commit(&mut self, most: usize, bytes: usize) -> Option<Commit> {
         if self.unwritten() == 0 && !self.begins {
             return None;
@@ -597,7 +602,8 @@ impl State {
             !queue.is_empty()
         });
         self.arrivals.retain(|_, waiting| *waiting != session);
-        // Who was granted something and has not been told it holds it, and gives it back as any holder.
+        // Who was granted something and has not been told it holds it, and gives it back as any
+        // holder.
         self.grants.retain(|grant| grant.session != session);
     }
 }

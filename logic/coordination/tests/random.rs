@@ -67,7 +67,8 @@ enum Step {
     Wait {
         ms: u64,
     },
-    /// The server dies, with or without what it had decided being committed; who holds something comes back or not.
+    /// The server dies, with or without what it had decided being committed; who holds something
+    /// comes back or not.
     Restart {
         commits: bool,
         all_come_back: bool,
@@ -155,7 +156,8 @@ impl World {
         self.check();
     }
 
-    /// Checks that the server has what its records say, and that no more hold a lock than may; whoever was told that it holds one and is heard of does.
+    /// Checks that the server has what its records say, and that no more hold a lock than may;
+    /// whoever was told that it holds one and is heard of does.
     fn check(&self) {
         for lock in 0..2 {
             let node = self.server.state.node(&path(lock)).expect("it is there");
@@ -174,7 +176,8 @@ impl World {
         assert_eq!(again.state.size(), self.server.state.size());
     }
 
-    /// Clients of a server that is no more: those that hold something show it to the next, if they come back in time; the others ask again.
+    /// Clients of a server that is no more: those that hold something show it to the next, if they
+    /// come back in time; the others ask again.
     fn restart(&mut self, come_back: bool) {
         self.servers = self.servers.wrapping_add(1);
         self.server = Server::start(&self.registry, self.servers, self.now);

@@ -1,4 +1,5 @@
-//! Barriers and queues under random steps, with servers that die and participants that die, against what the rules say.
+//! Barriers and queues under random steps, with servers that die and participants that die, against
+//! what the rules say.
 
 use coordination::{
     Asked, Expect, HolderId, Kind, MAX_PARTIES, MAX_PUSHES, Place, PushId, Pushed, Refusal, SessionId, State,
@@ -65,7 +66,8 @@ enum Step {
     /// Its node is lost, and it does not come back.
     Lose(usize),
     Wait(u64),
-    /// The server dies; decisions that nobody was told are committed, or not. Of the participants these come back.
+    /// The server dies; decisions that nobody was told are committed, or not. Of the participants
+    /// these come back.
     Restart {
         commits: bool,
         back: u8,
@@ -320,7 +322,8 @@ impl Workers {
             }
             Step::Restart { back, .. } => {
                 self.server.restart(self.now);
-                // Pushes that waited were told that the server has gone; whoever takes items comes back, or is late.
+                // Pushes that waited were told that the server has gone; whoever takes items comes
+                // back, or is late.
                 self.waiting.clear();
                 for (number, (_, item)) in std::mem::take(&mut self.workers) {
                     if back >> (number % 8) & 1 == 0 {
@@ -369,7 +372,8 @@ proptest! {
         for step in &steps {
             world.take(step);
         }
-        // Whoever is left goes, and one worker does the rest, in the order in which they were pushed.
+        // Whoever is left goes, and one worker does the rest, in the order in which they were
+        // pushed.
         for (number, (session, _)) in std::mem::take(&mut world.workers) {
             world.server.state.leave(session, holder(number));
         }

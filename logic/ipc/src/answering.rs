@@ -7,7 +7,8 @@ use crate::peer::Peer;
 use crate::{Asked, Endpoint, Link, NotifyError, RelayError, ReplyError, Way, Word};
 
 impl<L: Link> Endpoint<L> {
-    /// Sets bits at a peer, which receives all that were set since it received notices last, together.
+    /// Sets bits at a peer, which receives all that were set since it received notices last,
+    /// together.
     ///
     /// # Errors
     /// See [`NotifyError`].
@@ -26,7 +27,8 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    /// Answers a request. `Ok`: the requester was waiting when the reply was sent; its time may be over at that very moment.
+    /// Answers a request. `Ok`: the requester was waiting when the reply was sent; its time may be
+    /// over at that very moment.
     ///
     /// # Errors
     /// See [`ReplyError`].
@@ -56,8 +58,9 @@ impl<L: Link> Endpoint<L> {
     pub fn relay(&mut self, asked: &Asked, to: Address, tag: u32, payload: &[u8]) -> Result<(), RelayError> {
         let source = self.address();
         self.may_relay(asked, to, payload.len())?;
-        // First the other learns what to answer, then the requester who answers: if we end between the two, the requester hears that we are dead,
-        // and not of somebody who knows nothing of it. An answer may come before the referral; it is found when that is followed.
+        // First the other learns what to answer, then the requester who answers: if we end between
+        // the two, the requester hears that we are dead, and not of somebody who knows nothing of
+        // it. An answer may come before the referral; it is found when that is followed.
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let (requester, takes, id) = (asked.requester, asked.takes, asked.id);
         let forwarded = Header { source: requester, tag, length, kind: Kind::Forward, takes, id };

@@ -29,7 +29,8 @@ impl Send {
         self.0.to
     }
 
-    /// After it has failed because its receiver is gone: whether nobody has received it, nor ever will. False: that is not known.
+    /// After it has failed because its receiver is gone: whether nobody has received it, nor ever
+    /// will. False: that is not known.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
         self.0.withdrawn
@@ -53,13 +54,15 @@ impl Request {
         self.0.to
     }
 
-    /// After it has failed because its receiver is gone: whether nobody has received it, nor ever will. False: somebody has, or that is not known.
+    /// After it has failed because its receiver is gone: whether nobody has received it, nor ever
+    /// will. False: somebody has, or that is not known.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
         self.0.withdrawn
     }
 
-    /// Sends a request that has failed to another one, under the same number: whoever remembers the replies of the one before knows it by that.
+    /// Sends a request that has failed to another one, under the same number: whoever remembers the
+    /// replies of the one before knows it by that.
     pub fn redirect(&mut self, to: Address) {
         self.0 = Outgoing { to, stage: Stage::New, label: None, withdrawn: false, ..self.0 };
     }
@@ -68,7 +71,8 @@ impl Request {
 /// The reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The endpoint that has answered: the one asked, or the one to which the request was passed on.
+    /// The endpoint that has answered: the one asked, or the one to which the request was passed
+    /// on.
     pub source: Address,
     /// The reply's tag, whose meaning the two agree on.
     pub tag: u32,
@@ -96,7 +100,8 @@ enum Stage {
     Room,
     /// Was committed; waits for the other one.
     Committed,
-    /// Was on its way to another node when it was given up: that one is asked whether it was received.
+    /// Was on its way to another node when it was given up: that one is asked whether it was
+    /// received.
     Withdrawing(Why),
     /// It is over, or was given up.
     Over,
@@ -206,7 +211,8 @@ impl Outgoing {
         }
         peer.link.store(Way::Out, Word::Call, self.word(layout::CALL_OVER));
         if self.kind == Kind::Request {
-            // Whoever stands in for an endpoint of another node has to say there that nobody waits for a reply.
+            // Whoever stands in for an endpoint of another node has to say there that nobody waits
+            // for a reply.
             peer.nudge();
         }
         GivenUp::Received
@@ -214,8 +220,8 @@ impl Outgoing {
 }
 
 impl<L: Link> Endpoint<L> {
-    /// Sends a message that nobody waits for, if there is nothing to do but that. False: nothing was done, and polling a [`Send::buffered`] finds
-    /// out what there is.
+    /// Sends a message that nobody waits for, if there is nothing to do but that. False: nothing
+    /// was done, and polling a [`Send::buffered`] finds out what there is.
     #[inline]
     pub fn post(&mut self, to: Address, tag: u32, payload: &[u8]) -> bool {
         let source = self.address();
@@ -285,12 +291,14 @@ impl<L: Link> Endpoint<L> {
         })
     }
 
-    /// Gives a message up whose caller does not poll it any more. True: it was received, or only another node knows.
+    /// Gives a message up whose caller does not poll it any more. True: it was received, or only
+    /// another node knows.
     pub fn cancel_send(&mut self, call: &mut Send) -> bool {
         self.cancel(&mut call.0)
     }
 
-    /// Gives a request up whose caller does not poll it any more. True: it was received, or only another node knows.
+    /// Gives a request up whose caller does not poll it any more. True: it was received, or only
+    /// another node knows.
     pub fn cancel_request(&mut self, call: &mut Request) -> bool {
         self.cancel(&mut call.0)
     }
@@ -344,7 +352,8 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// A call has failed because its receiver was parted from while it waited: whether it was received before, is known.
+    /// A call has failed because its receiver was parted from while it waited: whether it was
+    /// received before, is known.
     fn after_parting(&self, call: &mut Outgoing, failure: Failure) -> Result<Reply, Failure> {
         let known =
             self.parted.filter(|(peer, word)| *peer == call.to && layout::call_of(*word).0 == call.id);
@@ -489,7 +498,8 @@ impl<L: Link> Endpoint<L> {
         match end.or_else(|| peer.broken.map(|why| NoPeer::Broken(peer.address, why))) {
             None => Ok(None),
             Some(why) => {
-                // Nobody will receive it any more; and if it was received before, the reply won't come.
+                // Nobody will receive it any more; and if it was received before, the reply won't
+                // come.
                 let given = call.give_up_for_good(peer, Why::Late);
                 call.withdrawn = given == GivenUp::Withdrawn;
                 let received = given == GivenUp::Received;

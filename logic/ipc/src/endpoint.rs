@@ -73,9 +73,11 @@ pub enum Gone {
 pub struct Limits {
     /// A label of the search for deadlocks is passed on so many times.
     pub hops: u64,
-    /// After so many receives, peers are looked at that have not rung: whoever never sleeps hears no doorbell.
+    /// After so many receives, peers are looked at that have not rung: whoever never sleeps hears
+    /// no doorbell.
     pub receives_per_full_look: u32,
-    /// So many records that nobody wants are dropped at a time; then the caller may look at its clock.
+    /// So many records that nobody wants are dropped at a time; then the caller may look at its
+    /// clock.
     pub drops: u32,
 }
 
@@ -90,12 +92,15 @@ impl Default for Limits {
 pub struct Pulse {
     /// The call's deadline has passed.
     pub late: bool,
-    /// It has passed for so long that what another node may still answer is not waited for any more.
+    /// It has passed for so long that what another node may still answer is not waited for any
+    /// more.
     pub overdue: bool,
-    /// The call has waited long enough to look for deadlocks: a label for that, random, at least 1 and below 2^56. Looking costs a little
-    /// with every peer, so a few milliseconds are right. Once said, it is remembered.
+    /// The call has waited long enough to look for deadlocks: a label for that, random, at least 1
+    /// and below 2^56. Looking costs a little with every peer, so a few milliseconds are right.
+    /// Once said, it is remembered.
     pub label: Option<u64>,
-    /// The caller does not sleep: it looks again at once, so peers need not be told that it listens.
+    /// The caller does not sleep: it looks again at once, so peers need not be told that it
+    /// listens.
     pub spins: bool,
 }
 
@@ -151,7 +156,8 @@ pub struct Endpoint<L> {
     pub(crate) search: Option<Search>,
     /// It receives nothing: see [`Endpoint::seal`].
     pub(crate) sealed: bool,
-    /// Of the peer that was parted from last while a call to it may have waited: the call's word, which nobody changes any more.
+    /// Of the peer that was parted from last while a call to it may have waited: the call's word,
+    /// which nobody changes any more.
     pub(crate) parted: Option<(Address, u64)>,
     /// See [`Endpoint::has_news`].
     news: bool,
@@ -179,7 +185,8 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// Whether whoever drives this endpoint has something to do before it waits for messages: it said so, and nothing here looks at it.
+    /// Whether whoever drives this endpoint has something to do before it waits for messages: it
+    /// said so, and nothing here looks at it.
     #[inline]
     #[must_use]
     pub fn has_news(&self) -> bool {
@@ -197,7 +204,8 @@ impl<L: Link> Endpoint<L> {
         self.address
     }
 
-    /// Binds a peer over the link that whoever introduced both has made for this pair alone. A peer that was bound in its place is unbound.
+    /// Binds a peer over the link that whoever introduced both has made for this pair alone. A peer
+    /// that was bound in its place is unbound.
     ///
     /// # Errors
     /// [`NoPeer::Oneself`], and [`NoPeer::WrongGeneration`] when a later one is or was there.
@@ -238,7 +246,8 @@ impl<L: Link> Endpoint<L> {
         link.ok_or(NoPeer::Unbound(peer))
     }
 
-    /// As [`Endpoint::unbind`], of one that has been unbound already: only what is told of it changes. False: it was not.
+    /// As [`Endpoint::unbind`], of one that has been unbound already: only what is told of it
+    /// changes. False: it was not.
     pub fn retell(&mut self, peer: Address, why: Gone) -> bool {
         match self.table.get_mut(&peer.slot) {
             Some(Entry::Gone { generation, why: told }) if *generation == peer.generation => {
@@ -261,7 +270,8 @@ impl<L: Link> Endpoint<L> {
         Some(removed.link)
     }
 
-    /// A peer that is parted from receives nothing more: what has become of the call that waits for it is decided now.
+    /// A peer that is parted from receives nothing more: what has become of the call that waits for
+    /// it is decided now.
     fn part(&mut self, removed: &Peer<L>) {
         let found = removed.link.load(Way::Out, Word::Call);
         let (id, state) = layout::call_of(found);
@@ -303,7 +313,8 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// As [`Endpoint::heard`], of all: what they have been told of our listening may not reach us any more.
+    /// As [`Endpoint::heard`], of all: what they have been told of our listening may not reach us
+    /// any more.
     pub fn heard_all(&mut self) {
         self.quiet = false;
         for peer in &mut self.peers {
@@ -324,7 +335,8 @@ impl<L: Link> Endpoint<L> {
         self.peers.iter_mut().map(|peer| (peer.address, &mut peer.link))
     }
 
-    /// Whether some peer is not looked at before it is heard: whoever must know whether there is something, listens to the doorbells first.
+    /// Whether some peer is not looked at before it is heard: whoever must know whether there is
+    /// something, listens to the doorbells first.
     #[must_use]
     pub fn relies_on_doorbells(&self) -> bool {
         self.quiet
@@ -345,8 +357,9 @@ impl<L: Link> Endpoint<L> {
         self.peers.get(index).map(|peer| peer.rights).ok_or(NoPeer::Unbound(peer))
     }
 
-    /// Takes over the rights of this endpoint with a peer, which the process that introduced them has changed. Calls that are under way go on
-    /// by what they began with; what comes from the peer is judged by this from now on.
+    /// Takes over the rights of this endpoint with a peer, which the process that introduced them
+    /// has changed. Calls that are under way go on by what they began with; what comes from the
+    /// peer is judged by this from now on.
     ///
     /// # Errors
     /// See [`NoPeer`].
@@ -386,7 +399,8 @@ impl<L: Link> Endpoint<L> {
         self.peers.get(index).map(Peer::payload_bytes_max).ok_or(NoPeer::Unbound(peer))
     }
 
-    /// The peer at `address`, if it is the one that was found last. No more than that: whatever is written beside a message delays it.
+    /// The peer at `address`, if it is the one that was found last. No more than that: whatever is
+    /// written beside a message delays it.
     #[inline]
     pub(crate) fn peer_of_last_time(&mut self, address: Address) -> Option<&mut Peer<L>> {
         let found = self.found.get();

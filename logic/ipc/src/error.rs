@@ -56,13 +56,15 @@ pub enum SendError {
         /// Bytes it may have.
         most: usize,
     },
-    /// The receiver waits for this very caller, over others perhaps. The message was withdrawn, and will not be received.
+    /// The receiver waits for this very caller, over others perhaps. The message was withdrawn, and
+    /// will not be received.
     #[error("endpoint {0} waits, over others perhaps, for this caller: a deadlock")]
     Deadlock(Address),
     /// The time is over. The message was withdrawn, and will not be received.
     #[error("endpoint {0} did not receive the message in time")]
     TimedOut(Address),
-    /// The time is over, and the node of the receiver does not say whether the message was received: the link to it is cut, or slow.
+    /// The time is over, and the node of the receiver does not say whether the message was
+    /// received: the link to it is cut, or slow.
     #[error(
         "the time is over, and it is not known whether endpoint {0}, on another node, has received the message"
     )]
@@ -104,7 +106,8 @@ pub enum RequestError {
         /// Whether the request was received. If not, it will not be.
         received: bool,
     },
-    /// The time is over, and the node of whoever was asked does not say whether the request was received: the link to it is cut, or slow.
+    /// The time is over, and the node of whoever was asked does not say whether the request was
+    /// received: the link to it is cut, or slow.
     #[error(
         "the time is over, and it is not known whether endpoint {0}, on another node, has received the request"
     )]
@@ -171,7 +174,8 @@ pub enum ReplyError {
     NoRoom(Address),
 }
 
-/// Why a request was not passed on. It still waits for an answer of this endpoint, unless it is stale.
+/// Why a request was not passed on. It still waits for an answer of this endpoint, unless it is
+/// stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelayError {
     /// The requester or the other one is not there.

@@ -1,6 +1,8 @@
-//! The grants of buffers between the endpoints of one distributed container: the table of the process that hands the memories out (`docs/spec/grants.md`).
+//! The grants of buffers between the endpoints of one distributed container: the table of the
+//! process that hands the memories out (`docs/spec/grants.md`).
 //!
-//! There is no memory here. The result of a call is returned: the number, whether the memories have to be sealed now, and who has to be told.
+//! There is no memory here. The result of a call is returned: the number, whether the memories have
+//! to be sealed now, and who has to be told.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +11,8 @@ use wire::ipc::Address;
 
 /// Data are counted in whole pages of this size.
 const PAGE_BYTES: u64 = 4096;
-/// So many grants that are over are remembered, the newest, so that whoever comes late is told why. Older ones are as if they had never been.
+/// So many grants that are over are remembered, the newest, so that whoever comes late is told why.
+/// Older ones are as if they had never been.
 const ENDS_KEPT: usize = 1024;
 
 /// The rights of a grantee on a buffer.
@@ -84,7 +87,8 @@ pub struct Buffer {
     pub bytes: u64,
     /// The access that its grants allow; `None`: it was not granted to anybody yet.
     pub access: Option<Access>,
-    /// The bytes counted for it, of [`cost_bytes`]: none while the buffer that it replaces is still there.
+    /// The bytes counted for it, of [`cost_bytes`]: none while the buffer that it replaces is still
+    /// there.
     pub counts: u64,
 }
 
@@ -93,7 +97,8 @@ pub struct Buffer {
 pub struct Done {
     /// Its number.
     pub grant: u64,
-    /// The buffer was granted for the first time: its memories have to be sealed for this access before anybody is answered.
+    /// The buffer was granted for the first time: its memories have to be sealed for this access
+    /// before anybody is answered.
     pub seal: bool,
     /// The endpoints that have borrowed the grant's previous buffer.
     pub tell: Vec<Address>,
@@ -287,7 +292,8 @@ pub struct Table {
     buffers: BTreeMap<u64, Buffer>,
     grants: BTreeMap<u64, Entry>,
     ends: BTreeMap<u64, End>,
-    /// Buffers that will be freed soon, and which ones take over what they count for; and the other way round.
+    /// Buffers that will be freed soon, and which ones take over what they count for; and the other
+    /// way round.
     replacements: BTreeMap<u64, u64>,
     replaced: BTreeMap<u64, u64>,
     bytes: u64,
@@ -300,8 +306,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty one. Numbers of buffers and grants begin at `first` or 1, whichever is greater; give a later table of the same
-    /// container a number that no earlier one can have come to.
+    /// An empty one. Numbers of buffers and grants begin at `first` or 1, whichever is greater;
+    /// give a later table of the same container a number that no earlier one can have come to.
     #[must_use]
     pub fn new(first: u64) -> Table {
         Table {
@@ -347,8 +353,9 @@ impl Table {
         number
     }
 
-    /// A new buffer, which nobody was granted yet. `replaces`: 0, or one of the same owner and size that will be freed soon; this one does not count
-    /// before, so that a buffer can be moved where no room is left.
+    /// A new buffer, which nobody was granted yet. `replaces`: 0, or one of the same owner and size
+    /// that will be freed soon; this one does not count before, so that a buffer can be moved where
+    /// no room is left.
     ///
     /// # Errors
     /// See [`BufferError`].
@@ -537,7 +544,8 @@ impl Table {
         Some(Over { granted, tell: borrowers.into_iter().collect() })
     }
 
-    /// Returns the buffer that a grant stands for, for somebody who will copy. `copies`: it may for grants that were made to others.
+    /// Returns the buffer that a grant stands for, for somebody who will copy. `copies`: it may for
+    /// grants that were made to others.
     ///
     /// # Errors
     /// See [`BorrowError`].

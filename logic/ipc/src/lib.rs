@@ -1,15 +1,19 @@
 //! Endpoints that exchange messages: the state machine of the calls, without waiting.
 //!
-//! An [`Endpoint`] has an address inside one distributed container and one [`Link`] to each peer it is bound to. Its user makes a call
-//! ([`Send`], [`Request`], [`Receive`]) and polls it; when the poll says [`Poll::Sleep`], nothing is left to do until a doorbell rings or
-//! the time is over. There is no clock, thread or pointer here: time comes in as a [`Pulse`], memory through [`Link`], so the very code that
-//! ships is explored step by step, in every interleaving, against a model (`tests/explore`). The bytes are those of `docs/spec/ipc.md`.
+//! An [`Endpoint`] has an address inside one distributed container and one [`Link`] to each peer it
+//! is bound to. Its user makes a call ([`Send`], [`Request`], [`Receive`]) and polls it; when the
+//! poll says [`Poll::Sleep`], nothing is left to do until a doorbell rings or the time is over.
+//! There is no clock, thread or pointer here: time comes in as a [`Pulse`], memory through
+//! [`Link`], so the very code that ships is explored step by step, in every interleaving, against a
+//! model (`tests/explore`). The bytes are those of `docs/spec/ipc.md`.
 //!
 //! # What holds
-//! - A rendezvous is decided by one word that both sides change by compare and swap: a message whose sender was told that it was not
-//!   received never will be, whatever the peer does.
-//! - What a peer does wrong cuts off that peer ([`Broken`]); what it does not do costs those who call it their time, and nobody else.
-//! - Of calls that wait for each other in a cycle, one ends with a deadlock; see `docs/spec/ipc.md` for the proof.
+//! - A rendezvous is decided by one word that both sides change by compare and swap: a message
+//!   whose sender was told that it was not received never will be, whatever the peer does.
+//! - What a peer does wrong cuts off that peer ([`Broken`]); what it does not do costs those who
+//!   call it their time, and nobody else.
+//! - Of calls that wait for each other in a cycle, one ends with a deadlock; see `docs/spec/ipc.md`
+//!   for the proof.
 //! - A reply never waits.
 //!
 //! # Orderings

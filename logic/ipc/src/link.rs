@@ -47,8 +47,8 @@ impl Word {
     }
 }
 
-/// One pair's channel as this endpoint sees it: a ring each way, the words, one doorbell. No call waits. What it returns of the peer's is
-/// an allegation, copied out once.
+/// One pair's channel as this endpoint sees it: a ring each way, the words, one doorbell. No call
+/// waits. What it returns of the peer's is an allegation, copied out once.
 pub trait Link {
     /// Bytes of one ring.
     fn ring_bytes(&self) -> u32;
@@ -64,10 +64,12 @@ pub trait Link {
     fn take_bits(&self, way: Way, word: Word) -> u64;
     /// A sequentially consistent fence.
     fn fence(&self);
-    /// Commits a message, and wakes the peer if it listens (SLEEP). False: the ring has no room now.
+    /// Commits a message, and wakes the peer if it listens (SLEEP). False: the ring has no room
+    /// now.
     fn commit(&mut self, header: &Header, payload: &[u8]) -> bool;
-    /// Takes the next message at once, if it is one of `source` that nobody waits for, with at most `most` bytes of payload, which replace what is in `into`;
-    /// returns its tag. `None`: nothing was done, and [`Link::look`] finds out what there is.
+    /// Takes the next message at once, if it is one of `source` that nobody waits for, with at most
+    /// `most` bytes of payload, which replace what is in `into`; returns its tag. `None`: nothing
+    /// was done, and [`Link::look`] finds out what there is.
     fn take_message(&mut self, source: layout::Address, most: usize, into: &mut Vec<u8>) -> Option<u32> {
         let _ = (source, most, into);
         None
@@ -77,14 +79,16 @@ pub trait Link {
     /// # Errors
     /// The rule that the peer has broken.
     fn look(&mut self) -> Result<Option<Header>, Broken>;
-    /// Takes the message that was looked at last; its payload, of the length in that header, replaces what is in `into`.
+    /// Takes the message that was looked at last; its payload, of the length in that header,
+    /// replaces what is in `into`.
     fn take(&mut self, into: &mut Vec<u8>);
-    /// The messages that this end has committed and the peer has not consumed, as bytes with their headers, the oldest first. They stand in memory that the
-    /// peer can write.
+    /// The messages that this end has committed and the peer has not consumed, as bytes with their
+    /// headers, the oldest first. They stand in memory that the peer can write.
     fn unconsumed(&mut self) -> Vec<Vec<u8>> {
         Vec::new()
     }
-    /// Says that this endpoint is about to sleep, and fences (SLEEP): it looks at everything once more before it does.
+    /// Says that this endpoint is about to sleep, and fences (SLEEP): it looks at everything once
+    /// more before it does.
     fn listen(&mut self);
     /// Takes that back.
     fn stop_listening(&mut self);
@@ -92,7 +96,8 @@ pub trait Link {
     fn take_listener(&self) -> bool;
     /// Rings the peer's doorbell.
     fn ring(&self);
-    /// Whether the peer has closed or is dead. After that the ring and the words show all that it did before (END).
+    /// Whether the peer has closed or is dead. After that the ring and the words show all that it
+    /// did before (END).
     fn is_closed(&self) -> bool;
     /// Closes, because the peer has broken a rule.
     fn close(&mut self);

@@ -1,5 +1,6 @@
-//! Copies from and to a granted buffer of another node (`docs/spec/loan.md`): what a [`Lender`], beside the memory, does with what it is asked, and what a
-//! [`Borrower`] may expect of it. Neither waits, and neither believes the other.
+//! Copies from and to a granted buffer of another node (`docs/spec/loan.md`): what a [`Lender`],
+//! beside the memory, does with what it is asked, and what a [`Borrower`] may expect of it. Neither
+//! waits, and neither believes the other.
 
 use crate::grants::{OutOfRange, check_range};
 use wire::grants::State;
@@ -91,7 +92,8 @@ enum Doing {
     Writing(Span),
 }
 
-/// Copies for somebody on another node. Its messages are taken out of it piece by piece, so it holds nothing.
+/// Copies for somebody on another node. Its messages are taken out of it piece by piece, so it
+/// holds nothing.
 #[derive(Clone, Debug)]
 pub struct Lender<M> {
     memory: M,
@@ -194,7 +196,8 @@ impl<M: Lent> Lender<M> {
         self.over = Some(outcome);
     }
 
-    /// The grant is over, or stands for another buffer: a copy that goes on ends by that. Then nothing more is heard.
+    /// The grant is over, or stands for another buffer: a copy that goes on ends by that. Then
+    /// nothing more is heard.
     pub fn recall(&mut self) {
         if self.doing != Doing::Nothing {
             let outcome = self.standing().unwrap_or(Outcome::Revoked);
@@ -202,7 +205,8 @@ impl<M: Lent> Lender<M> {
         }
     }
 
-    /// The next record that it has to say, and the bytes behind it, which replace what is in `bytes`.
+    /// The next record that it has to say, and the bytes behind it, which replace what is in
+    /// `bytes`.
     pub fn say(&mut self, bytes: &mut Vec<u8>) -> Option<Record> {
         bytes.clear();
         if std::mem::take(&mut self.silent) {
@@ -272,7 +276,8 @@ impl Borrower {
         self.doing.is_some()
     }
 
-    /// Begins a copy of bytes that are inside of the buffer, while none goes on: the record to say. Of a write, so many bytes follow it.
+    /// Begins a copy of bytes that are inside of the buffer, while none goes on: the record to say.
+    /// Of a write, so many bytes follow it.
     pub fn begin(&mut self, write: bool, offset: u64, length: u64) -> (Record, usize) {
         self.copies += 1;
         self.cancelled = false;
@@ -287,7 +292,8 @@ impl Borrower {
         }
     }
 
-    /// The next record of a write that is to be said, how far behind the beginning of the copy its bytes stand, and how many they are.
+    /// The next record of a write that is to be said, how far behind the beginning of the copy its
+    /// bytes stand, and how many they are.
     pub fn next_piece(&mut self) -> Option<(Record, u64, usize)> {
         let (span, begun, write) = self.doing.as_mut()?;
         if !*write || self.cancelled || span.left() == 0 {
@@ -303,7 +309,8 @@ impl Borrower {
         self.doing = None;
     }
 
-    /// Does not want the copy any more: the record to say. It goes on until the lender has answered.
+    /// Does not want the copy any more: the record to say. It goes on until the lender has
+    /// answered.
     pub fn cancel(&mut self) -> Option<Record> {
         let (span, ..) = self.doing.as_ref().filter(|_| !self.cancelled)?;
         self.cancelled = true;

@@ -1,8 +1,11 @@
-//! An endpoint that moves: it stops receiving, hands on what has come, and those who sent what it has not consumed send that to its new place.
+//! An endpoint that moves: it stops receiving, hands on what has come, and those who sent what it
+//! has not consumed send that to its new place.
 //!
-//! One owner for each message makes that exact. Before [`Endpoint::drain`] has said how far it consumed, a message is in the ring; what was consumed is
-//! the moving endpoint's to hand on; what was not is its sender's, who takes it back when it parts from the old place ([`Endpoint::take_back`]). Calls that
-//! somebody waits for are decided by their own word, as always: nobody has received them, so they are made again.
+//! One owner for each message makes that exact. Before [`Endpoint::drain`] has said how far it
+//! consumed, a message is in the ring; what was consumed is the moving endpoint's to hand on; what
+//! was not is its sender's, who takes it back when it parts from the old place
+//! ([`Endpoint::take_back`]). Calls that somebody waits for are decided by their own word, as
+//! always: nobody has received them, so they are made again.
 
 use wire::ipc as layout;
 use wire::ipc::{Address, HEADER_BYTES, Header, Kind};
@@ -28,7 +31,8 @@ impl Unreceived {
 }
 
 impl<L: Link> Endpoint<L> {
-    /// Receives nothing more: it moves. Those who send are not told before they part from it, and wait meanwhile.
+    /// Receives nothing more: it moves. Those who send are not told before they part from it, and
+    /// wait meanwhile.
     pub fn seal(&mut self) {
         for peer in &mut self.peers {
             // If this endpoint dies from here on, its senders rely on what the ring says.
@@ -61,8 +65,9 @@ impl<L: Link> Endpoint<L> {
         self.peers.iter().find(waits).map(|peer| peer.address)
     }
 
-    /// Consumes messages and notices that nobody waits for, from all peers, says to each how far, and returns them, in the order of each peer. Calls that
-    /// somebody waits for stay where they are. Of one peer it consumes a ring at the most: one that sends on keeps the rest.
+    /// Consumes messages and notices that nobody waits for, from all peers, says to each how far,
+    /// and returns them, in the order of each peer. Calls that somebody waits for stay where they
+    /// are. Of one peer it consumes a ring at the most: one that sends on keeps the rest.
     pub fn drain(&mut self) -> Vec<(Received, Vec<u8>)> {
         let mut drained = Vec::new();
         for peer in &mut self.peers {
@@ -74,8 +79,8 @@ impl<L: Link> Endpoint<L> {
         drained
     }
 
-    /// Takes the messages back that this endpoint has sent to a peer that moves, and that were not received: nobody will receive them. Before it parts from
-    /// that one, and only then.
+    /// Takes the messages back that this endpoint has sent to a peer that moves, and that were not
+    /// received: nobody will receive them. Before it parts from that one, and only then.
     ///
     /// # Errors
     /// See [`NoPeer`], when it is not bound.
@@ -95,8 +100,8 @@ impl<L: Link> Endpoint<L> {
         Ok(Unreceived { messages, notices: peer.link.take_bits(Way::Out, Word::Notices) })
     }
 
-    /// Whether the call of this endpoint that waits was received by a peer that has moved since: then its answer is in the ring, because a peer that owes one
-    /// does not move.
+    /// Whether the call of this endpoint that waits was received by a peer that has moved since:
+    /// then its answer is in the ring, because a peer that owes one does not move.
     #[must_use]
     pub fn was_served_by_moved(&self, peer: Address) -> bool {
         let taken = layout::call_word(self.calls, layout::CALL_TAKEN);
@@ -105,8 +110,8 @@ impl<L: Link> Endpoint<L> {
         })
     }
 
-    /// Sends what was taken back to the one that has the peer's place, whose pair is new. False: not all of it, because it may not be sent there, or does
-    /// not fit.
+    /// Sends what was taken back to the one that has the peer's place, whose pair is new. False:
+    /// not all of it, because it may not be sent there, or does not fit.
     pub fn send_again(&mut self, to: Address, unreceived: &Unreceived) -> bool {
         let source = self.address();
         let Ok(peer) = self.peer(to) else { return unreceived.is_empty() };
@@ -128,8 +133,8 @@ impl<L: Link> Endpoint<L> {
 }
 
 impl<L: Link> Endpoint<L> {
-    /// As [`Endpoint::drain`], of one peer that has moved and is about to be parted from: what it had sent before is received. Of one that has not moved,
-    /// nothing.
+    /// As [`Endpoint::drain`], of one peer that has moved and is about to be parted from: what it
+    /// had sent before is received. Of one that has not moved, nothing.
     ///
     /// # Errors
     /// See [`NoPeer`], when it is not bound.

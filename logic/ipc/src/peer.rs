@@ -18,10 +18,12 @@ pub(crate) struct Peer<L> {
     /// Records that were in front of a reply: read, not yet handed out. Not more than a window.
     stash: VecDeque<(Header, Vec<u8>)>,
     stash_bytes: usize,
-    /// Bytes of our records, and of them what the peer has received, as it said last and we believed.
+    /// Bytes of our records, and of them what the peer has received, as it said last and we
+    /// believed.
     sent: u64,
     sent_received: u64,
-    /// Bytes of the peer's records that we have handed out or dropped, and of them what we have told it.
+    /// Bytes of the peer's records that we have handed out or dropped, and of them what we have
+    /// told it.
     received: u64,
     received_told: u64,
     /// How much we had told when we woke it last, if it slept.
@@ -30,7 +32,8 @@ pub(crate) struct Peer<L> {
     pub answering: Option<u64>,
     /// We have said that we listen.
     pub listens: bool,
-    /// Nothing was there when we looked, after we had said that we listen: it rings when there is something.
+    /// Nothing was there when we looked, after we had said that we listen: it rings when there is
+    /// something.
     pub quiet: bool,
 }
 
@@ -88,7 +91,8 @@ impl<L: Link> Peer<L> {
         }
     }
 
-    /// Says that we are about to sleep, and tells what we have received: the peer may wait for that.
+    /// Says that we are about to sleep, and tells what we have received: the peer may wait for
+    /// that.
     pub fn listen(&mut self) {
         self.tell_received();
         self.link.listen();
@@ -104,7 +108,8 @@ impl<L: Link> Peer<L> {
         self.quiet = false;
     }
 
-    /// Whether a record of `payload` bytes may be on its way, by what is known: without a look at what the peer says.
+    /// Whether a record of `payload` bytes may be on its way, by what is known: without a look at
+    /// what the peer says.
     #[inline]
     pub fn knows_window(&self, payload: usize) -> bool {
         self.sent + layout::record_bytes(payload) as u64 - self.sent_received <= self.window()
@@ -153,7 +158,8 @@ impl<L: Link> Peer<L> {
         self.end().is_some() || self.has_left_something()
     }
 
-    /// As [`Peer::has_something`], whether it has ended or not. A peer that was cut off has left nothing.
+    /// As [`Peer::has_something`], whether it has ended or not. A peer that was cut off has left
+    /// nothing.
     pub fn has_left_something(&mut self) -> bool {
         self.broken.is_none()
             && (!self.stash.is_empty()
@@ -214,7 +220,8 @@ impl<L: Link> Peer<L> {
     #[inline]
     fn count_received(&mut self, payload: usize) {
         self.received += layout::record_bytes(payload) as u64;
-        // Often enough that a stream does not stop, seldom enough that it costs next to nothing; a peer that sleeps is woken for more.
+        // Often enough that a stream does not stop, seldom enough that it costs next to nothing; a
+        // peer that sleeps is woken for more.
         if self.received - self.received_told >= self.window() / 4 {
             self.say_received();
             if self.received - self.received_nudged >= self.window() / 2 {
@@ -231,7 +238,8 @@ impl<L: Link> Peer<L> {
         }
     }
 
-    /// The next record that counts or does not: one that was put aside, or one of the ring. It has been taken.
+    /// The next record that counts or does not: one that was put aside, or one of the ring. It has
+    /// been taken.
     pub fn next(&mut self, into: &mut Vec<u8>) -> Option<Header> {
         let header = if let Some((header, payload)) = self.stash.pop_front() {
             *into = payload;

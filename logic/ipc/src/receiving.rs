@@ -82,7 +82,8 @@ impl Asked {
         self.requester
     }
 
-    /// The requester's number of this call: with the requester, it names one request, wherever that is sent to.
+    /// The requester's number of this call: with the requester, it names one request, wherever that
+    /// is sent to.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.id
@@ -94,8 +95,8 @@ impl Asked {
         self.takes
     }
 
-    /// The endpoint that has passed it on, if one has: that one names the requester and the request, and has the right to relay.
-    /// `None`: the requester has asked itself.
+    /// The endpoint that has passed it on, if one has: that one names the requester and the
+    /// request, and has the right to relay. `None`: the requester has asked itself.
     #[must_use]
     pub fn relayed_by(&self) -> Option<Address> {
         self.relayed_by
@@ -110,7 +111,8 @@ enum Found {
 }
 
 impl<L: Link> Endpoint<L> {
-    /// Goes on with a receive; the payload replaces what is in `into`. Each peer gets one turn after the other, and one message a turn.
+    /// Goes on with a receive; the payload replaces what is in `into`. Each peer gets one turn
+    /// after the other, and one message a turn.
     ///
     /// # Errors
     /// See [`ReceiveError`].
@@ -160,8 +162,9 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// Receives a message, if the peer whose turn it is has one that nobody waits for, and there is nothing to do but that. `None`: nothing was done,
-    /// and polling a [`Receive`] finds out what there is.
+    /// Receives a message, if the peer whose turn it is has one that nobody waits for, and there is
+    /// nothing to do but that. `None`: nothing was done, and polling a [`Receive`] finds out what
+    /// there is.
     #[inline]
     pub fn receive_at_once(&mut self, from: &From, into: &mut Vec<u8>) -> Option<Received> {
         if self.search.is_some() || self.listens || self.looks_at_everybody() {
@@ -191,7 +194,8 @@ impl<L: Link> Endpoint<L> {
         self.receives == 0
     }
 
-    /// Gives a receive up whose caller does not poll it any more. Nothing is lost: what has come is still there.
+    /// Gives a receive up whose caller does not poll it any more. Nothing is lost: what has come is
+    /// still there.
     pub fn cancel_receive(&mut self, _call: &mut Receive) {
         self.end_search();
     }
@@ -212,7 +216,8 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// Nothing was there after all had been told that we listen: until one rings, it need not be looked at.
+    /// Nothing was there after all had been told that we listen: until one rings, it need not be
+    /// looked at.
     fn all_quiet(&mut self, from: &From, listened: bool) -> Sleep {
         if listened {
             self.quiet = true;
@@ -223,8 +228,9 @@ impl<L: Link> Endpoint<L> {
         Sleep::All
     }
 
-    /// Says to all that are named that we sleep, and looks whether there is something of them. False: there is, or perhaps; so receive, and do
-    /// not sleep. For event loops, which sleep on all doorbells and then receive until there is nothing.
+    /// Says to all that are named that we sleep, and looks whether there is something of them.
+    /// False: there is, or perhaps; so receive, and do not sleep. For event loops, which sleep on
+    /// all doorbells and then receive until there is nothing.
     pub fn prepare_receive(&mut self, from: &From) -> bool {
         self.listen_to(from);
         let nothing = self.peers.iter_mut().all(|peer| !is_from(from, peer.address) || !peer.has_something());
@@ -242,7 +248,8 @@ impl<L: Link> Endpoint<L> {
         self.end_search();
         let full = self.limits.receives_per_full_look.saturating_sub(1);
         self.receives = self.receives.checked_sub(1).unwrap_or(full);
-        // Whoever is quiet stays so, and rings when it has something: that costs less than telling all of them each time.
+        // Whoever is quiet stays so, and rings when it has something: that costs less than telling
+        // all of them each time.
         if std::mem::take(&mut self.listens) {
             for peer in &mut self.peers {
                 if peer.listens && !peer.quiet && is_from(from, peer.address) {

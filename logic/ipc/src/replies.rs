@@ -1,7 +1,9 @@
-//! Replies that a server remembers by the numbers of their requests, and records that a backup puts together.
+//! Replies that a server remembers by the numbers of their requests, and records that a backup puts
+//! together.
 //!
-//! An endpoint makes one call at a time, and numbers its calls. So a requester and a number name one request for ever, wherever it is sent to, and the
-//! last reply to each requester is all that it can still ask for: its next number says that it has had the one before.
+//! An endpoint makes one call at a time, and numbers its calls. So a requester and a number name
+//! one request for ever, wherever it is sent to, and the last reply to each requester is all that
+//! it can still ask for: its next number says that it has had the one before.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +14,8 @@ use wire::movement::{
 
 use crate::Asked;
 
-/// Requesters whose last replies are remembered: as many as a distributed container may have pairs by default, four times over.
+/// Requesters whose last replies are remembered: as many as a distributed container may have pairs
+/// by default, four times over.
 const REQUESTERS_MAX: usize = 4096;
 /// Bytes of replies that are remembered in all: a reply of 16 KiB for each of these requesters.
 const REPLIES_BYTES_MAX: usize = 64 << 20;
@@ -40,11 +43,13 @@ struct Entry {
     reply: Vec<u8>,
 }
 
-/// The last reply to each requester, bounded: whoever was replied to longest ago is forgotten first.
+/// The last reply to each requester, bounded: whoever was replied to longest ago is forgotten
+/// first.
 #[derive(Clone, Debug, Default)]
 pub struct Replies {
     entries: BTreeMap<Address, Entry>,
-    /// Requesters and numbers in the order of their replies; one that has a later number is an old entry.
+    /// Requesters and numbers in the order of their replies; one that has a later number is an old
+    /// entry.
     order: VecDeque<(Address, u64)>,
     bytes: usize,
     state: Option<Vec<u8>>,

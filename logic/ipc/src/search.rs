@@ -1,11 +1,13 @@
 //! Whether a call waits for itself.
 //!
-//! Each endpoint waits for one other at most, so waits form paths that may close to a cycle. An endpoint that waits long enough has a random
-//! label. It publishes, to all its peers, the greatest label on the way that it waits along: its own, or the one that the peer publishes for
-//! which it waits. In a cycle the greatest label comes round to its owner, and to nobody else: that one call ends with a deadlock. Labels
-//! come only from whom one waits for, so what a peer publishes concerns those that wait for it, and nobody else. (After Mitchell and
-//! Merritt, "A distributed algorithm for deadlock detection and resolution", PODC 1984; hops instead of labels that only grow, so that no
-//! peer can use labels up.)
+//! Each endpoint waits for one other at most, so waits form paths that may close to a cycle. An
+//! endpoint that waits long enough has a random label. It publishes, to all its peers, the greatest
+//! label on the way that it waits along: its own, or the one that the peer publishes for which it
+//! waits. In a cycle the greatest label comes round to its owner, and to nobody else: that one call
+//! ends with a deadlock. Labels come only from whom one waits for, so what a peer publishes
+//! concerns those that wait for it, and nobody else. (After Mitchell and Merritt, "A distributed
+//! algorithm for deadlock detection and resolution", PODC 1984; hops instead of labels that only
+//! grow, so that no peer can use labels up.)
 
 use wire::ipc as layout;
 use wire::ipc::Address;
@@ -34,9 +36,10 @@ impl<L: Link> Endpoint<L> {
         self.search.map_or(0, |search| search.published)
     }
 
-    /// Looks what whoever we wait for publishes. Begins when there is a label. `None`: nothing has changed. Otherwise look once more whether
-    /// the wait for `target` is over, and [`Endpoint::conclude`] if it is not: what the label tells of was done before, and what we wait
-    /// for may have been among it.
+    /// Looks what whoever we wait for publishes. Begins when there is a label. `None`: nothing has
+    /// changed. Otherwise look once more whether the wait for `target` is over, and
+    /// [`Endpoint::conclude`] if it is not: what the label tells of was done before, and what we
+    /// wait for may have been among it.
     pub(crate) fn glance(&mut self, target: Address, label: Option<u64>) -> Option<Glance> {
         let search = match (self.search, label) {
             (Some(search), _) if search.target == target => search,
@@ -64,7 +67,8 @@ impl<L: Link> Endpoint<L> {
         (path != search.published).then_some(Glance::Path(path))
     }
 
-    /// We still wait. Passes on what was seen; true: it is a deadlock, and this is the call that ends.
+    /// We still wait. Passes on what was seen; true: it is a deadlock, and this is the call that
+    /// ends.
     pub(crate) fn conclude(&mut self, glance: Glance) -> bool {
         let Glance::Path(path) = glance else { return true };
         if let Some(search) = &mut self.search {
@@ -93,7 +97,8 @@ impl<L: Link> Endpoint<L> {
             peer.link.store(Way::Out, Word::Path, path);
         }
         for peer in &self.peers {
-            // PATH: what we have published shows before we look who waits. One fence would do for all; they are few, and this is rare.
+            // PATH: what we have published shows before we look who waits. One fence would do for
+            // all; they are few, and this is rare.
             peer.link.fence();
             if peer.link.load(Way::In, Word::Waits) != 0 {
                 peer.nudge();

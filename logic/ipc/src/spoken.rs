@@ -40,7 +40,8 @@ pub struct Hearing {
 }
 
 impl Hearing {
-    /// Takes a message of the link; `None`: the record goes on. `ring_bytes` is what the ring has that a record has to fit into.
+    /// Takes a message of the link; `None`: the record goes on. `ring_bytes` is what the ring has
+    /// that a record has to fit into.
     ///
     /// # Errors
     /// The rule that the other side breaks, in words.

@@ -1,11 +1,14 @@
-//! A stand-in is, on an endpoint's node, in the place of a peer on another node: it has the other end of their channel, tells over a link the acts of the
-//! endpoint, and repeats in the endpoint's channel the acts of the peer that the link tells. There is one on each of both nodes.
+//! A stand-in is, on an endpoint's node, in the place of a peer on another node: it has the other
+//! end of their channel, tells over a link the acts of the endpoint, and repeats in the endpoint's
+//! channel the acts of the peer that the link tells. There is one on each of both nodes.
 //!
-//! The two copy: records, and the words of both directions (`docs/spec/proxy.md`). Bytes count against a window from end to
-//! end, so there is always room for what comes. Whether a call was received, the receiver's node decides, because its receiver does not wait for
-//! an answer; a call that has left its node is *away* until that one says, and its caller asks for it back.
+//! The two copy: records, and the words of both directions (`docs/spec/proxy.md`). Bytes count
+//! against a window from end to end, so there is always room for what comes. Whether a call was
+//! received, the receiver's node decides, because its receiver does not wait for an answer; a call
+//! that has left its node is *away* until that one says, and its caller asks for it back.
 //!
-//! Messages over the link come once and in order. The endpoint's words and the link's messages are allegations alike.
+//! Messages over the link come once and in order. The endpoint's words and the link's messages are
+//! allegations alike.
 
 use std::collections::VecDeque;
 
@@ -24,7 +27,8 @@ pub enum Said {
     Taken(u64),
     /// This call was refused, or withdrawn before it was received.
     Over(u64),
-    /// The caller does not want this call any more. Answered by one of the two above, unless they, or the reply, are on their way.
+    /// The caller does not want this call any more. Answered by one of the two above, unless they,
+    /// or the reply, are on their way.
     Withdraw(u64),
     /// So many bytes of records were handed out or dropped, in all.
     Received(u64),
@@ -65,7 +69,8 @@ pub struct StandIn<L> {
     local: Address,
     /// The peer, for whom this stands in.
     remote: Address,
-    /// Bytes of the endpoint's records that went over the link, those that were dropped instead, and of the former what the peer has received.
+    /// Bytes of the endpoint's records that went over the link, those that were dropped instead,
+    /// and of the former what the peer has received.
     passed: u64,
     dropped: u64,
     acked: u64,
@@ -73,7 +78,8 @@ pub struct StandIn<L> {
     away: Option<u64>,
     /// The call that was asked back last.
     asked: u64,
-    /// Bytes of the peer's records that are in the ring or were, of them what the endpoint said it has received, and what was said of that.
+    /// Bytes of the peer's records that are in the ring or were, of them what the endpoint said it
+    /// has received, and what was said of that.
     sent: u64,
     received: u64,
     calling: Option<Calling>,
@@ -84,7 +90,8 @@ pub struct StandIn<L> {
 }
 
 impl<L: Link> StandIn<L> {
-    /// Takes the place of `remote` at the other end of a channel that was made for it and `local` alone.
+    /// Takes the place of `remote` at the other end of a channel that was made for it and `local`
+    /// alone.
     #[must_use]
     pub fn new(link: L, local: Address, remote: Address) -> StandIn<L> {
         // PATH: whatever the endpoint publishes is passed on, so it wakes us for it.
@@ -153,7 +160,8 @@ impl<L: Link> StandIn<L> {
     fn look_at_all(&mut self, say: &mut VecDeque<Said>) -> Result<Turn, Broken> {
         // END: first whether it lives, then what it did.
         let ended = self.link.is_closed();
-        // PATH: what is published was so after all that the endpoint did before; all that is said first.
+        // PATH: what is published was so after all that the endpoint did before; all that is said
+        // first.
         let path = self.link.load(Way::In, Word::Path);
         self.notices |= match self.link.load(Way::In, Word::Notices) {
             0 => 0,
@@ -384,7 +392,8 @@ impl<L: Link> StandIn<L> {
         Err(self.link.fault().unwrap_or(Broken::Window { bytes: payload.len(), most: 0 }))
     }
 
-    /// Whether the endpoint waits for an answer to this call; of one that was passed on it may not have heard yet.
+    /// Whether the endpoint waits for an answer to this call; of one that was passed on it may not
+    /// have heard yet.
     fn is_waited_for(&mut self, id: u64) -> bool {
         let away = layout::call_word(id, layout::CALL_AWAY);
         let taken = layout::call_word(id, layout::CALL_TAKEN);

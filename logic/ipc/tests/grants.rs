@@ -1,4 +1,5 @@
-//! The table of grants, against one that keeps everything in lists and looks through all of it at each question.
+//! The table of grants, against one that keeps everything in lists and looks through all of it at
+//! each question.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,9 @@
-//! The orderings of a copy and of a revoke (`docs/spec/grants.md`), model-checked: every interleaving and every legal reordering.
+//! The orderings of a copy and of a revoke (`docs/spec/grants.md`), model-checked: every
+//! interleaving and every legal reordering.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ipc --release --test grants_model`. What copies is `io/endpoint`, by `memcpy`; here a word
-//! stands for the bytes, written and read without any ordering, as those are.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ipc --release --test grants_model`. What copies
+//! is `io/endpoint`, by `memcpy`; here a word stands for the bytes, written and read without any
+//! ordering, as those are.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -78,8 +80,9 @@ fn not_without_the_copiers_fence() {
     writes_that_ended_well_are_kept(true, false);
 }
 
-/// OVER: a read that ended well has seen nothing of what was written after the grant was over. The owner writes to other memory then; that a
-/// reader could come by it through the old memory would take the owner to write there, which it does not.
+/// OVER: a read that ended well has seen nothing of what was written after the grant was over. The
+/// owner writes to other memory then; that a reader could come by it through the old memory would
+/// take the owner to write there, which it does not.
 #[test]
 fn a_read_that_ended_well_is_of_the_time_before() {
     loom::model(|| {

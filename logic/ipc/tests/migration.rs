@@ -1,6 +1,7 @@
-//! Every order in which an endpoint that moves, the program at its new place, the daemon and two senders can take their steps, with a death of either program,
-//! a roll-back or a take-over at any of them: each message is received once and in order, and nobody else's place is taken. A step is what happens to one of
-//! them at one time. Rules that are left out on purpose are found.
+//! Every order in which an endpoint that moves, the program at its new place, the daemon and two
+//! senders can take their steps, with a death of either program, a roll-back or a take-over at any
+//! of them: each message is received once and in order, and nobody else's place is taken. A step is
+//! what happens to one of them at one time. Rules that are left out on purpose are found.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -37,7 +38,8 @@ enum Fault {
 struct Sender {
     /// The number of its next message.
     next: u32,
-    /// The ring to the old place: what was committed, and how many of these the old place says to have consumed, and has.
+    /// The ring to the old place: what was committed, and how many of these the old place says to
+    /// have consumed, and has.
     old: Vec<u32>,
     said: usize,
     consumed: usize,
@@ -293,7 +295,8 @@ impl World {
         true
     }
 
-    /// The new place is dead, or takes too long: the daemon is asked, and it goes on here unless the other one has the place.
+    /// The new place is dead, or takes too long: the daemon is asked, and it goes on here unless
+    /// the other one has the place.
     fn give_up(&mut self) -> bool {
         if !matches!(self.old, Old::Hands(_) | Old::Waits) {
             return false;
@@ -407,7 +410,8 @@ impl World {
         })
     }
 
-    /// Whether nothing more happens, somebody has the place, and something was not received although nobody died with it.
+    /// Whether nothing more happens, somebody has the place, and something was not received
+    /// although nobody died with it.
     fn is_lost(&self) -> bool {
         let somebody = self.new == New::HasPlace || self.old == Old::Receives;
         let all = self.received.len() == SENDERS * MESSAGES as usize;

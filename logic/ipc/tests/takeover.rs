@@ -1,6 +1,7 @@
-//! Every order in which a primary, its backup, the daemon and two callers can take their steps, with a death or a takeover at any of them: each request is
-//! counted once. The memory of replies and the hand-over are the code that ships; a step is what happens to one of them at one time. Rules that are left out on
-//! purpose are found.
+//! Every order in which a primary, its backup, the daemon and two callers can take their steps,
+//! with a death or a takeover at any of them: each request is counted once. The memory of replies
+//! and the hand-over are the code that ships; a step is what happens to one of them at one time.
+//! Rules that are left out on purpose are found.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -36,7 +37,8 @@ struct Server {
     mail: Vec<(usize, u64)>,
     count: u64,
     log: Replies,
-    /// The request that it has executed: the requester, its number, and the reply; whether the backup has it.
+    /// The request that it has executed: the requester, its number, and the reply; whether the
+    /// backup has it.
     serving: Option<(usize, u64, u64, bool)>,
 }
 
@@ -186,12 +188,14 @@ impl World {
         if std::mem::replace(handed, true) {
             return false;
         }
-        // Whoever has the place by now has a state of its own, to which a record of before comes too late.
+        // Whoever has the place by now has a state of its own, to which a record of before comes
+        // too late.
         self.servers[BACKUP].log.take(record);
         true
     }
 
-    /// The backup is dead, or does not take a record in time: the primary asks whether it may go on alone.
+    /// The backup is dead, or does not take a record in time: the primary asks whether it may go on
+    /// alone.
     fn leave_backup(&mut self) -> bool {
         let waits = self.servers[PRIMARY].serving.is_some_and(|(.., handed)| !handed);
         if !self.servers[PRIMARY].runs || !self.relies || !waits {

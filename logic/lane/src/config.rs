@@ -19,18 +19,20 @@ pub enum Stream {
 
 /// Seals what goes out.
 pub trait Seal {
-    /// Encrypts the body of `frame`, which stands behind its header, in place, and puts a tag of [`TAG_BYTES`] behind it. A number of a
-    /// stream is sealed once.
+    /// Encrypts the body of `frame`, which stands behind its header, in place, and puts a tag of
+    /// [`TAG_BYTES`] behind it. A number of a stream is sealed once.
     fn seal(&mut self, stream: Stream, number: u64, frame: &mut Vec<u8>);
 }
 
 /// Opens what comes.
 pub trait Open {
-    /// Decrypts the body of `frame` in place, whose header and sealed body are all of it; the body, if whoever has the keys sealed it just so.
+    /// Decrypts the body of `frame` in place, whose header and sealed body are all of it; the body,
+    /// if whoever has the keys sealed it just so.
     fn open<'a>(&mut self, stream: Stream, number: u64, frame: &'a mut [u8]) -> Option<&'a [u8]>;
 }
 
-/// Takes bytes of the front of what it is given, which are next in the stream; says how many. Fewer than there are: it takes no more now.
+/// Takes bytes of the front of what it is given, which are next in the stream; says how many. Fewer
+/// than there are: it takes no more now.
 pub type Take<'a> = &'a mut dyn FnMut(&[u8]) -> usize;
 
 /// Takes as many as fit into `room`, one behind the other.
@@ -53,14 +55,17 @@ pub struct Config {
     pub lane: u32,
     /// Longest payload of a frame: what both interfaces take.
     pub frame_bytes: usize,
-    /// So many frames go with one packet of the kernel's, if all but the last are of one length and that is not longer; 1: each goes by itself.
+    /// So many frames go with one packet of the kernel's, if all but the last are of one length and
+    /// that is not longer; 1: each goes by itself.
     pub bundle_frames: usize,
-    /// Frames of so many bytes come through if any do. A longer one comes where nothing on the way cuts, and ways change.
+    /// Frames of so many bytes come through if any do. A longer one comes where nothing on the way
+    /// cuts, and ways change.
     pub sure_bytes: usize,
 }
 
 impl Config {
-    /// Bytes of the stream that one frame carries at most: with them its body is of whole blocks of the cipher, because a part of one costs more than several.
+    /// Bytes of the stream that one frame carries at most: with them its body is of whole blocks of
+    /// the cipher, because a part of one costs more than several.
     #[must_use]
     pub fn carried_bytes(&self) -> usize {
         let body = self.frame_bytes.saturating_sub(HEADER_BYTES + TAG_BYTES);

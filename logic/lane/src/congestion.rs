@@ -1,4 +1,5 @@
-//! How many frames may be on their way: as with TCP (RFC 5681), so that others on the same switch have their share.
+//! How many frames may be on their way: as with TCP (RFC 5681), so that others on the same switch
+//! have their share.
 
 /// Bytes that may be on their way at first: no switch drops that.
 const FIRST_BYTES: usize = 128 << 10;

@@ -66,8 +66,8 @@ impl Lane {
         self.outward.has_place()
     }
 
-    /// Where the bytes of one frame go, [`Lane::carried_bytes`] of them at most, behind what is there already; [`Lane::placed`] comes next. `None`: no more are
-    /// taken now.
+    /// Where the bytes of one frame go, [`Lane::carried_bytes`] of them at most, behind what is
+    /// there already; [`Lane::placed`] comes next. `None`: no more are taken now.
     pub fn place(&mut self) -> Option<&mut Vec<u8>> {
         self.outward.place()
     }
@@ -129,7 +129,8 @@ impl Lane {
         self.has_heard
     }
 
-    /// The first frames of data have come, from the other side and there: those that are as long as any.
+    /// The first frames of data have come, from the other side and there: those that are as long as
+    /// any.
     #[must_use]
     pub fn has_exchanged(&self) -> bool {
         self.inward.has_come() && self.outward.has_come()
@@ -141,7 +142,8 @@ impl Lane {
         self.inward.has_come()
     }
 
-    /// Long frames do not come through any more, and the other side is heard: the way is another one.
+    /// Long frames do not come through any more, and the other side is heard: the way is another
+    /// one.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.outward.is_cut()
@@ -175,7 +177,8 @@ impl Lane {
         self.outward.prepare(seal, self.inward.words(), true)
     }
 
-    /// Whether the frame that is ready is the only one: nothing that it could overtake, or be overtaken by, is on its way.
+    /// Whether the frame that is ready is the only one: nothing that it could overtake, or be
+    /// overtaken by, is on its way.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.outward.is_single()
@@ -209,8 +212,9 @@ impl Lane {
         self.inward.has_readable()
     }
 
-    /// A frame has come: whose it is and whether it is one is seen here. Bytes that come in order go into `room` at once, what does not fit is for
-    /// [`Lane::read`], which is to be called first.
+    /// A frame has come: whose it is and whether it is one is seen here. Bytes that come in order
+    /// go into `room` at once, what does not fit is for [`Lane::read`], which is to be called
+    /// first.
     ///
     /// # Errors
     /// [`Broken`]: whoever has the keys breaks the rules.

@@ -10,19 +10,23 @@ use wire::lane::{DATA_BYTES, Data, HEADER_BYTES, Header, TAG_BYTES, data_flag, k
 pub(crate) const BATCH_FRAMES: usize = 64;
 /// A frame of which so many eighths are full is made as long as those that it goes with.
 const PADDED_EIGHTHS: usize = 7;
-/// Bytes that are taken and not on their way yet: what is in front of a network that is slower than its user.
+/// Bytes that are taken and not on their way yet: what is in front of a network that is slower than
+/// its user.
 const UNSENT_BYTES: usize = 256 << 10;
 /// The same where that is to be little, and what is worth a system call.
 const UNSENT_BYTES_LITTLE: usize = 64 << 10;
 /// Long frames that are taken all the same.
 const UNSENT_FRAMES_MIN: usize = 4;
-/// Bytes of the stream that a frame carries at most where little is to be held: what comes later waits for no more than that.
+/// Bytes of the stream that a frame carries at most where little is to be held: what comes later
+/// waits for no more than that.
 const CARRIED_BYTES_LITTLE: usize = 32 << 10;
-/// A frame is lost when so many that were sent after it have come; what comes over several processors is overtaken by less.
+/// A frame is lost when so many that were sent after it have come; what comes over several
+/// processors is overtaken by less.
 const OVERTAKEN_FRAMES: u64 = 16;
 /// After so many waits in a row without a word the network is taken for full.
 const SILENT_WAITS: u32 = 2;
-/// So often and for so long the other side answers and has not got a long frame that it was sent again: then it is cut on its way.
+/// So often and for so long the other side answers and has not got a long frame that it was sent
+/// again: then it is cut on its way.
 const CUT_ANSWERS: u32 = 5;
 const CUT_AFTER_US: u64 = 500_000;
 /// After so many waits it is asked whether such a frame came.
@@ -195,7 +199,8 @@ impl Outward {
         !self.ends && self.unsent.len() < self.unsent_max()
     }
 
-    /// Where the bytes of a frame of its own go, behind what is there; [`Outward::placed`] comes next. `None`: no more are taken now.
+    /// Where the bytes of a frame of its own go, behind what is there; [`Outward::placed`] comes
+    /// next. `None`: no more are taken now.
     pub fn place(&mut self) -> Option<&mut Vec<u8>> {
         if !self.has_place() {
             return None;
@@ -246,7 +251,8 @@ impl Outward {
         bytes.len() - rest.len()
     }
 
-    /// A frame without bytes, where nothing else waits: the other side hears of us, and whether long frames come through.
+    /// A frame without bytes, where nothing else waits: the other side hears of us, and whether
+    /// long frames come through.
     pub fn greet(&mut self) {
         if self.unsent.is_empty() && self.sent.is_empty() && self.base == 0 {
             let frame = self.buffer();
@@ -294,7 +300,8 @@ impl Outward {
         if self.config.bundle_frames > 1 { self.config.bundle_frames.min(BATCH_FRAMES) } else { BATCH_FRAMES }
     }
 
-    /// Whether the frame that is next to be sealed is to wait for more bytes: it is the last one, and not full.
+    /// Whether the frame that is next to be sealed is to wait for more bytes: it is the last one,
+    /// and not full.
     fn is_part(&self) -> bool {
         let full = self.full();
         !self.ends && self.unsent.len() == 1 && self.unsent.front().is_some_and(|frame| frame.len() < full)
@@ -313,7 +320,8 @@ impl Outward {
         }
     }
 
-    /// Makes frames ready to be handed over; says how many are. `whole`: more bytes come soon, and a frame that they go into waits for them.
+    /// Makes frames ready to be handed over; says how many are. `whole`: more bytes come soon, and
+    /// a frame that they go into waits for them.
     pub fn prepare(&mut self, seal: &mut dyn Seal, (next, credit): (u64, u64), whole: bool) -> usize {
         let batch = self.batch();
         let (base, sent) = (self.base, &self.sent);
@@ -376,7 +384,8 @@ impl Outward {
         })
     }
 
-    /// So many of these were handed over. What that says of what came, if it is the last that was said of it.
+    /// So many of these were handed over. What that says of what came, if it is the last that was
+    /// said of it.
     pub fn departed(&mut self, now_us: u64, frames: usize) -> Option<(u64, u64)> {
         let (words, last) = self.said;
         let mut said = None;
@@ -460,7 +469,8 @@ impl Outward {
         self.is_cut |= long_ago && doubt.answers >= CUT_ANSWERS;
     }
 
-    /// A frame is sent again. True: it is the first, and long, and the other side is to say that it lives.
+    /// A frame is sent again. True: it is the first, and long, and the other side is to say that it
+    /// lives.
     fn doubts(&mut self, now_us: u64, place: usize) -> bool {
         let long = self.sent.get(place).is_some_and(|sent| sent.frame.len() > self.config.sure_bytes);
         if place > 0 || !long {
@@ -479,7 +489,8 @@ impl Outward {
         let times = sent.times;
         sent.place = Place::Came;
         self.flying -= u64::from(flew);
-        // Of what was sent twice it is not known which of both has come, but for what is quicker than the network.
+        // Of what was sent twice it is not known which of both has come, but for what is quicker
+        // than the network.
         if flew && (times == 1 || us >= least_us) {
             self.newest = self.newest.max(Some(order));
         }

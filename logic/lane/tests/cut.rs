@@ -1,4 +1,5 @@
-//! Long frames on a way that begins to cut: a lane finds out and says so, and takes nothing else for that.
+//! Long frames on a way that begins to cut: a lane finds out and says so, and takes nothing else
+//! for that.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 #[path = "campaign/network.rs"]
@@ -38,7 +39,8 @@ impl Both {
         Self { sides: [side(2), side(1)], now_us: 0, came: 0 }
     }
 
-    /// Lets frames of at most so many bytes pass for so long; says when a side found that long ones are cut.
+    /// Lets frames of at most so many bytes pass for so long; says when a side found that long ones
+    /// are cut.
     fn pass(&mut self, most: usize, for_us: u64) -> Option<u64> {
         let begun = self.now_us;
         while self.now_us < begun + for_us {

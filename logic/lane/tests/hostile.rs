@@ -1,5 +1,6 @@
-//! A peer that has the keys and says what it likes, and frames of anybody. What must hold: no panic; what is understood is written the same; what is held
-//! stays within a window; and whoever says little makes us say little.
+//! A peer that has the keys and says what it likes, and frames of anybody. What must hold: no
+//! panic; what is understood is written the same; what is held stays within a window; and whoever
+//! says little makes us say little.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use lane::{Broken, Config, Heard, Lane, Open, Seal, Stream};
@@ -208,7 +209,8 @@ fn send_all(lane: &mut Lane, now_us: u64) -> u64 {
     }
 }
 
-/// A side that said that all had come but the first frame, and gave credit without end, had the other one keep all that it ever sent.
+/// A side that said that all had come but the first frame, and gave credit without end, had the
+/// other one keep all that it ever sent.
 #[test]
 fn a_peer_that_gives_credit_without_end_is_broken_and_one_that_withholds_a_frame_holds_up_a_window() {
     let window = CONFIG.window_frames();
@@ -233,7 +235,8 @@ fn a_peer_that_gives_credit_without_end_is_broken_and_one_that_withholds_a_frame
     }
 }
 
-/// Windows are of frames; a frame of 64 KiB where 1,500 bytes were agreed upon made one forty times as large.
+/// Windows are of frames; a frame of 64 KiB where 1,500 bytes were agreed upon made one forty times
+/// as large.
 #[test]
 fn a_frame_that_is_longer_than_was_agreed_upon_is_not_kept() {
     let window = CONFIG.window_frames();

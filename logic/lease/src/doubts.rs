@@ -13,7 +13,8 @@
 //! another takes over at told + ttl or later     by its own, if the doubt stands then
 //! ```
 //!
-//! which leaves the margin for stopping, and for clocks that run at different speeds, as for a lease that ends by itself. Whoever is told late, or was stopped meanwhile, counts from later: it
+//! which leaves the margin for stopping, and for clocks that run at different speeds, as for a
+//! lease that ends by itself. Whoever is told late, or was stopped meanwhile, counts from later: it
 //! waits longer, never shorter.
 
 use std::collections::BTreeMap;
@@ -57,7 +58,8 @@ impl Doubts {
         Self { suspicion, standing: BTreeMap::new(), rest_until: 0, pause_ns: suspicion.pause_ns }
     }
 
-    /// From when on a renewal that was sent at `sent`, and is not answered, makes one doubt the others.
+    /// From when on a renewal that was sent at `sent`, and is not answered, makes one doubt the
+    /// others.
     #[must_use]
     pub fn due(&self, sent: u64) -> u64 {
         sent.saturating_add(self.suspicion.slow_ns).max(self.rest_until)
@@ -66,14 +68,16 @@ impl Doubts {
     /// All others are doubted now.
     pub fn doubted_all(&mut self, now: u64) {
         let longest = self.suspicion.longest_pause_ns;
-        // While answers stay slow, doubts get rarer; who had nothing to doubt for as long as it rested last begins anew.
+        // While answers stay slow, doubts get rarer; who had nothing to doubt for as long as it
+        // rested last begins anew.
         let quiet = now.saturating_sub(self.rest_until) > self.pause_ns;
         self.pause_ns =
             if quiet { self.suspicion.pause_ns } else { self.pause_ns.saturating_mul(2).min(longest) };
         self.rest_until = now.saturating_add(self.pause_ns);
     }
 
-    /// A doubt of this life of a holder stands, whoever wrote it; its leases last `ttl_ns` after each renewal. `now`: after one was told so.
+    /// A doubt of this life of a holder stands, whoever wrote it; its leases last `ttl_ns` after
+    /// each renewal. `now`: after one was told so.
     pub fn stands(&mut self, holder: &str, life: u64, revision: u64, ttl_ns: u64, now: u64) {
         let known = self.standing.get(holder);
         if known.is_some_and(|known| (known.life, known.revision) == (life, revision)) {
@@ -88,7 +92,8 @@ impl Doubts {
         self.standing.remove(holder);
     }
 
-    /// The doubts whose holders have stopped, if they still stand: that is to be asked in the same moment in which one takes over.
+    /// The doubts whose holders have stopped, if they still stand: that is to be asked in the same
+    /// moment in which one takes over.
     #[must_use]
     pub fn ripe(&self, now: u64) -> Vec<(String, Doubt)> {
         let ripe = self.standing.iter().filter(|(_, doubt)| doubt.ripe_at <= now);

@@ -1,9 +1,10 @@
 //! Until when a node may do what others would do in its place.
 //!
-//! A lease is kept by somebody else (etcd), who counts its time from when he *heard* a renewal. The holder counts from when it *sent* it, which is
-//! earlier, and stops a margin before: so at no moment do both believe that the other's time has come, whatever is lost or
-//! late between them, as long as their clocks run at about one speed. (Gray and Cheriton, Leases, SOSP 1989.) The holder's clock must
-//! go on while the machine sleeps, and can't be set: `CLOCK_BOOTTIME`.
+//! A lease is kept by somebody else (etcd), who counts its time from when he *heard* a renewal. The
+//! holder counts from when it *sent* it, which is earlier, and stops a margin before: so at no
+//! moment do both believe that the other's time has come, whatever is lost or late between them, as
+//! long as their clocks run at about one speed. (Gray and Cheriton, Leases, SOSP 1989.) The
+//! holder's clock must go on while the machine sleeps, and can't be set: `CLOCK_BOOTTIME`.
 //!
 //! Nothing here waits or looks at a clock: times are handed in, in nanoseconds.
 
@@ -16,7 +17,8 @@ pub use doubts::{Doubt, Doubts, Suspicion};
 pub struct Terms {
     /// How long it lasts after each renewal.
     pub ttl_ns: u64,
-    /// How long before its end the holder stops: for what it takes to stop, and for clocks that run at different speeds.
+    /// How long before its end the holder stops: for what it takes to stop, and for clocks that run
+    /// at different speeds.
     pub margin_ns: u64,
     /// How long after a renewal was sent the next one is.
     pub renew_every_ns: u64,
@@ -54,7 +56,8 @@ impl Holder {
         Self { terms, has_one: false, held_until: 0, sent: 0, lease: 0 }
     }
 
-    /// A lease was granted for so long; it was asked for at `sent`. Nothing is held before [`Holder::renewed`].
+    /// A lease was granted for so long; it was asked for at `sent`. Nothing is held before
+    /// [`Holder::renewed`].
     pub fn granted(&mut self, sent: u64, ttl_ns: u64) -> u64 {
         self.terms.ttl_ns = ttl_ns;
         self.has_one = true;

@@ -1,4 +1,5 @@
-//! A holder against a grantor, over a network that delays, loses and reorders, on a clock that is simulated.
+//! A holder against a grantor, over a network that delays, loses and reorders, on a clock that is
+//! simulated.
 
 use super::*;
 
@@ -37,7 +38,8 @@ impl Random {
     }
 }
 
-/// Runs one network for a simulated minute; returns how many milliseconds it was held, and how often it was lost.
+/// Runs one network for a simulated minute; returns how many milliseconds it was held, and how
+/// often it was lost.
 fn run(seed: u64) -> (u64, u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (slowest, loss, cut) = (1 + random.below(3_000), random.below(60), random.below(3) == 0);

@@ -9,7 +9,8 @@ pub enum Broken {
     /// Bytes that mean nothing.
     #[error(transparent)]
     Bad(#[from] BadPacket),
-    /// A body that was not unpacked before it was handed over, or to another length than was announced.
+    /// A body that was not unpacked before it was handed over, or to another length than was
+    /// announced.
     #[error("a body of {found} bytes was announced with {announced}")]
     Unpacked {
         /// The length that it alleges.
@@ -96,7 +97,8 @@ pub enum Broken {
     Gone(Pair),
 }
 
-/// Why a link is over. It never comes back: who wants to go on makes a new one with a greater epoch.
+/// Why a link is over. It never comes back: who wants to go on makes a new one with a greater
+/// epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Over {
     /// The peer broke a rule.

@@ -8,7 +8,8 @@ use wire::link::{DATAGRAM_BYTES_MIN, Hello, RECORD_HEADER_BYTES};
 pub enum Transport {
     /// In order and whole, until it is cut: TCP, QUIC.
     Stream,
-    /// Datagrams of at most so many bytes, some of which are lost, doubled or overtaken: raw Ethernet.
+    /// Datagrams of at most so many bytes, some of which are lost, doubled or overtaken: raw
+    /// Ethernet.
     Datagrams {
         /// At least [`DATAGRAM_BYTES_MIN`].
         bytes: usize,
@@ -35,7 +36,8 @@ impl Transport {
 /// Times in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// The peer is told of what came after so long at the latest: long enough that most of it goes along with something else.
+    /// The peer is told of what came after so long at the latest: long enough that most of it goes
+    /// along with something else.
     pub state_after_ms: u64,
     /// The time after which a frame that was not acknowledged is sent again, over a transport that
     /// loses; it doubles while nothing comes.

@@ -373,8 +373,8 @@ impl Link {
         u64::from(self.peer.map_or(ours, |peer| peer.hello.silence_ms.min(ours))) / SIGNS_OF_LIFE
     }
 
-    /// When [`Link::tick`] is to be called next, in ms; `None`: not before something else happens. To be asked when
-    /// [`Link::poll_transmit`] has nothing more.
+    /// When [`Link::tick`] is to be called next, in ms; `None`: not before something else happens.
+    /// To be asked when [`Link::poll_transmit`] has nothing more.
     #[must_use]
     pub fn due(&self) -> Option<u64> {
         if self.over.is_some() {
@@ -386,7 +386,8 @@ impl Link {
         [Some(silent), sign, on.soon_at, on.hello_at, on.resend_at, on.held_until].into_iter().flatten().min()
     }
 
-    /// It is so late: some ms of a clock that never goes back. Packets to be sent because of it come out of [`Link::poll_transmit`].
+    /// It is so late: some ms of a clock that never goes back. Packets to be sent because of it
+    /// come out of [`Link::poll_transmit`].
     pub fn tick(&mut self, now_ms: u64) -> Vec<Event> {
         let (hello, timing) = (self.config.hello, self.config.timing);
         let sign_ms = self.sign_of_life_ms();

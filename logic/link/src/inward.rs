@@ -8,7 +8,8 @@ use crate::messages::{Messages, Spare};
 use crate::records::Records;
 use wire::link::{Pair, RECORD_HEADER_BYTES, Ranges, record};
 
-/// Pieces that are kept ahead of a gap: of datagrams of the smallest kind, more than a common window.
+/// Pieces that are kept ahead of a gap: of datagrams of the smallest kind, more than a common
+/// window.
 pub(crate) const AHEAD_MAX: usize = 256;
 /// A state is sent at once when so much of the window changed: a fourth.
 const URGENT_PARTS: u64 = 4;
@@ -88,7 +89,8 @@ impl Inward {
         self.records.kept() + self.ahead.values().map(Vec::len).sum::<usize>()
     }
 
-    /// The connection is a new one: the peer is told what came, unless nothing did; then it may not know of the pair yet.
+    /// The connection is a new one: the peer is told what came, unless nothing did; then it may not
+    /// know of the pair yet.
     pub fn restart(&mut self) {
         if self.received > 0 || self.end.is_some() || !self.ahead.is_empty() {
             self.owes = Owes::Now;
@@ -178,8 +180,8 @@ impl Inward {
         Ok(())
     }
 
-    /// Keeps what is ahead of a gap, as far as there is place and it is not there already. Bytes that are not kept are
-    /// sent again.
+    /// Keeps what is ahead of a gap, as far as there is place and it is not there already. Bytes
+    /// that are not kept are sent again.
     fn keep(&mut self, offset: u64, bytes: &[u8]) {
         let before = self.ahead.range(..=offset).next_back();
         let from = before.map_or(offset, |(from, bytes)| offset.max(from + bytes.len() as u64));

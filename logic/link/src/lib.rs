@@ -1,10 +1,11 @@
-//! A link between the proxies of two nodes (`docs/spec/link.md`): many pairs of endpoints over one connection that may be cut, replaced,
-//! or lose what it carries.
+//! A link between the proxies of two nodes (`docs/spec/link.md`): many pairs of endpoints over one
+//! connection that may be cut, replaced, or lose what it carries.
 //!
-//! [`Link`] decides and never waits. Packets that the transport brought go in ([`Link::receive`]), packets to be carried come out
-//! ([`Link::poll_transmit`]), and time is an argument: milliseconds of a clock that never goes back. Each message that was queued on a
-//! pair is delivered once and in order, as long as both incarnations live, whatever connections they had; or the pair ends, and both
-//! sides hear of it.
+//! [`Link`] decides and never waits. Packets that the transport brought go in ([`Link::receive`]),
+//! packets to be carried come out ([`Link::poll_transmit`]), and time is an argument: milliseconds
+//! of a clock that never goes back. Each message that was queued on a pair is delivered once and in
+//! order, as long as both incarnations live, whatever connections they had; or the pair ends, and
+//! both sides hear of it.
 
 mod broken;
 mod config;

@@ -50,9 +50,11 @@ pub enum Sent {
 /// Why a pair is closed that we have not closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// The peer closed it, for a reason whose numbers are the users'. All that it had queued before was delivered.
+    /// The peer closed it, for a reason whose numbers are the users'. All that it had queued before
+    /// was delivered.
     ByPeer(u32),
-    /// The peer is another incarnation, and knows nothing of it. Messages of either side may be lost, the last ones.
+    /// The peer is another incarnation, and knows nothing of it. Messages of either side may be
+    /// lost, the last ones.
     Reborn,
 }
 
@@ -89,7 +91,8 @@ pub enum Event {
         /// Why.
         why: Closed,
     },
-    /// Nothing was heard for too long: this connection is of no use. It is taken for cut; its transport is to be closed.
+    /// Nothing was heard for too long: this connection is of no use. It is taken for cut; its
+    /// transport is to be closed.
     Silent,
     /// The link is over, with all its pairs.
     Over(Over),
@@ -160,7 +163,8 @@ impl Link {
         self.connection.on()?.round_trip_ms
     }
 
-    /// Packets that were refused because they were for or from another incarnation, or came without a connection.
+    /// Packets that were refused because they were for or from another incarnation, or came without
+    /// a connection.
     #[must_use]
     pub fn stale(&self) -> u64 {
         self.stale
@@ -182,7 +186,8 @@ impl Link {
         })
     }
 
-    /// Bytes that are held of one pair, in both directions, also after it was closed; 0: of none that is there.
+    /// Bytes that are held of one pair, in both directions, also after it was closed; 0: of none
+    /// that is there.
     pub fn held_of(&mut self, pair: Pair) -> usize {
         self.pairs.get(pair).map_or(0, |entry| entry.out.held() + entry.inn.kept())
     }
@@ -225,7 +230,8 @@ impl Link {
         Ok(if queued == 1 { Sent::Queued } else { Sent::Full })
     }
 
-    /// Queues messages that lie in two pieces each, as long as they fit; says how many. Where one did not fit, [`Event::Room`] says when it does.
+    /// Queues messages that lie in two pieces each, as long as they fit; says how many. Where one
+    /// did not fit, [`Event::Room`] says when it does.
     ///
     /// # Errors
     /// That of the first; one that is refused behind others says so when it is sent again.
@@ -265,18 +271,21 @@ impl Link {
         Ok(queued)
     }
 
-    /// Sets the order of pairs that have something to send: all in turn (`None`), or by classes, all of which together send so many bytes per second at most.
+    /// Sets the order of pairs that have something to send: all in turn (`None`), or by classes,
+    /// all of which together send so many bytes per second at most.
     pub fn set_whole(&mut self, rate_bytes: Option<u64>) {
         self.pairs.schedule.set_whole(rate_bytes);
     }
 
-    /// A class gets this from now on, or is no more. False: there are no classes ([`Link::set_whole`]), this one can't be changed, or there are
+    /// A class gets this from now on, or is no more. False: there are no classes
+    /// ([`Link::set_whole`]), this one can't be changed, or there are
     /// [`MOST_CLASSES`](crate::schedule::MOST_CLASSES).
     pub fn set_share(&mut self, class: u32, share: Option<Share>) -> bool {
         self.pairs.schedule.set(class, share)
     }
 
-    /// From its next message on a pair belongs to a class; to that of the rest, as long as it is not there. It was of [`CONTROL`](crate::schedule::CONTROL).
+    /// From its next message on a pair belongs to a class; to that of the rest, as long as it is
+    /// not there. It was of [`CONTROL`](crate::schedule::CONTROL).
     pub fn classify(&mut self, pair: Pair, class: u32) {
         if let Some(entry) = self.pairs.get(pair) {
             entry.class = class;
@@ -296,13 +305,14 @@ impl Link {
         }
     }
 
-    /// Closes a pair: what waits is sent first. Messages that come from now on are dropped, and no event tells of it.
+    /// Closes a pair: what waits is sent first. Messages that come from now on are dropped, and no
+    /// event tells of it.
     pub fn close(&mut self, pair: Pair, reason: u32) {
         self.close_how(pair, reason, false);
     }
 
-    /// Closes a pair, and drops what waits as far as the peer can't have it. It needs no window, so it gets through to a peer that does
-    /// not take anything.
+    /// Closes a pair, and drops what waits as far as the peer can't have it. It needs no window, so
+    /// it gets through to a peer that does not take anything.
     pub fn abandon(&mut self, pair: Pair, reason: u32) {
         self.close_how(pair, reason, true);
     }
@@ -315,14 +325,16 @@ impl Link {
         }
     }
 
-    /// Ends the association. Messages that were not sent are lost; the peer is told, if there is a connection.
+    /// Ends the association. Messages that were not sent are lost; the peer is told, if there is a
+    /// connection.
     pub fn goodbye(&mut self, reason: u32) {
         if self.over.is_none() {
             self.end(Over::Ended, Some(Farewell::Goodbye { reason }));
         }
     }
 
-    /// There is a connection: a new one, whatever was before. Its transport may be another than before.
+    /// There is a connection: a new one, whatever was before. Its transport may be another than
+    /// before.
     ///
     /// # Errors
     /// [`BadConfig::Datagram`].
@@ -337,7 +349,8 @@ impl Link {
         self.connection = Connection::Down;
     }
 
-    /// The transport has brought what is no packet, or what can't be unpacked: the peer broke a rule.
+    /// The transport has brought what is no packet, or what can't be unpacked: the peer broke a
+    /// rule.
     pub fn refuse(&mut self, broken: Broken) -> Option<Event> {
         self.over.is_none().then(|| Event::Over(self.broken(broken)))
     }

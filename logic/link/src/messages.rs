@@ -1,4 +1,5 @@
-//! Messages that came together: one piece of memory for all of them, which is used again for others when they are dropped.
+//! Messages that came together: one piece of memory for all of them, which is used again for others
+//! when they are dropped.
 
 use std::sync::{Arc, Mutex};
 use wire::link::{RECORD_HEADER_BYTES, read_record_header};
@@ -7,14 +8,17 @@ use wire::link::{RECORD_HEADER_BYTES, read_record_header};
 const SPARE_BYTES_MIN: usize = 4 << 10;
 /// The spare memory of it that a link keeps, at most: a few of common long messages.
 const SPARE_BYTES_MAX: usize = 1 << 20;
-/// Memory is used again for what fills such a part of it at least: what waits for its user holds little more than its bytes.
+/// Memory is used again for what fills such a part of it at least: what waits for its user holds
+/// little more than its bytes.
 const SPARE_FILLED_PARTS: usize = 2;
-/// Messages are put together with those that come behind them where these have no more bytes than this: to keep each by itself would cost more than they are.
+/// Messages are put together with those that come behind them where these have no more bytes than
+/// this: to keep each by itself would cost more than they are.
 const JOINED_BYTES_MAX: usize = 1024;
 /// No more are put together than so many bytes, which are freed together.
 const JOINED_ALL_BYTES_MAX: usize = 16 << 10;
 
-/// Memory that messages had which were dropped. The allocator would give that of long ones back to the kernel each time.
+/// Memory that messages had which were dropped. The allocator would give that of long ones back to
+/// the kernel each time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -44,8 +48,8 @@ impl Spare {
     }
 }
 
-/// Messages of a pair that came one behind the other; at least one. They lie in memory as they came, so that many small ones cost
-/// little more than one of their length.
+/// Messages of a pair that came one behind the other; at least one. They lie in memory as they
+/// came, so that many small ones cost little more than one of their length.
 #[derive(Clone)]
 pub struct Messages {
     /// Whole records.
@@ -115,8 +119,8 @@ impl Messages {
         }
     }
 
-    /// Puts others behind these, if they are few and short; otherwise they are given back. So a user that lets many messages wait holds little more than their bytes,
-    /// however they came.
+    /// Puts others behind these, if they are few and short; otherwise they are given back. So a
+    /// user that lets many messages wait holds little more than their bytes, however they came.
     ///
     /// # Errors
     /// The others, as they were.

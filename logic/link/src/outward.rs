@@ -6,12 +6,14 @@ use std::collections::VecDeque;
 use crate::broken::Broken;
 use wire::link::{Pair, RECORD_HEADER_BYTES, Ranges, record_header};
 
-/// So many states that tell of a gap and of nothing new at its front mean that something was lost, and not only overtaken (RFC 5681, 3.2).
+/// So many states that tell of a gap and of nothing new at its front mean that something was lost,
+/// and not only overtaken (RFC 5681, 3.2).
 const REPEATS_OF_A_LOSS: u32 = 3;
 /// The time until something is sent again doubles so often at most.
 const DOUBLINGS_MAX: u32 = 4;
 
-/// Records of so many bytes are put together first: to put a piece into the queue costs more than its bytes.
+/// Records of so many bytes are put together first: to put a piece into the queue costs more than
+/// its bytes.
 const SHORT_BYTES: usize = 128;
 
 #[derive(Debug)]
@@ -137,7 +139,8 @@ impl Outward {
         parts.into_iter().for_each(|part| self.bytes.extend(part));
     }
 
-    /// Nothing more is queued. `now`: nor is what waits sent, but for what the peer may have already.
+    /// Nothing more is queued. `now`: nor is what waits sent, but for what the peer may have
+    /// already.
     pub fn close(&mut self, reason: u32, now: bool) {
         if !self.close_known && now {
             let kept = usize::try_from(self.highest - self.acked).unwrap_or(usize::MAX);
@@ -146,7 +149,8 @@ impl Outward {
         self.close.get_or_insert(reason);
     }
 
-    /// The connection is a new one: what was not received is sent again, and how long to wait for it is not known.
+    /// The connection is a new one: what was not received is sent again, and how long to wait for
+    /// it is not known.
     pub fn restart(&mut self) {
         self.rewind();
         self.ask = false;
@@ -206,7 +210,8 @@ impl Outward {
         Some(Piece::Bytes { offset, bytes })
     }
 
-    /// The peer says what it has. `window`: the peer's, so what it may allow at most. `lossy`: gaps are losses.
+    /// The peer says what it has. `window`: the peer's, so what it may allow at most. `lossy`: gaps
+    /// are losses.
     pub fn hear(
         &mut self,
         pair: Pair,
@@ -257,8 +262,8 @@ impl Outward {
         self.acked < self.highest || (self.close_sent && !self.close_acked)
     }
 
-    /// Whether a state is waited for: something is on its way, or there is no credit for what is to be sent. A state that gives more may
-    /// be lost, and nothing else would bring another.
+    /// Whether a state is waited for: something is on its way, or there is no credit for what is to
+    /// be sent. A state that gives more may be lost, and nothing else would bring another.
     pub fn is_waiting(&self) -> bool {
         self.is_on_its_way() || (self.next >= self.credit && self.next < self.end())
     }

@@ -147,7 +147,8 @@ impl Pairs {
     /// A pair of the peer.
     pub fn accept(&mut self, pair: Pair, ours: &Hello, theirs: &Hello) -> Result<(), Broken> {
         if let Some(old) = self.table.get(pair.slot) {
-            // The peer takes a place again when it knows that both have closed: then only its word for that was lost.
+            // The peer takes a place again when it knows that both have closed: then only its word
+            // for that was lost.
             if !(old.out.close_known() && old.inn.is_closed()) {
                 return Err(Broken::Reopened(pair));
             }
@@ -171,7 +172,8 @@ impl Pairs {
         self.last.insert(pair.slot, pair.generation);
     }
 
-    /// Puts a pair into the queues that it belongs in, or takes it out of the table when it is over.
+    /// Puts a pair into the queues that it belongs in, or takes it out of the table when it is
+    /// over.
     pub fn settle(&mut self, pair: Pair, side: u8) {
         let Some(entry) = self.get(pair) else { return };
         if entry.out.close_acked() && entry.inn.is_closed() {
@@ -198,7 +200,8 @@ impl Pairs {
         }
     }
 
-    /// Takes a pair out of the table. The peer hears of it once more: it may not know that it knows all.
+    /// Takes a pair out of the table. The peer hears of it once more: it may not know that it knows
+    /// all.
     pub fn end(&mut self, pair: Pair, side: u8) {
         self.table.remove(pair.slot);
         self.soon.remove(&pair);
@@ -275,8 +278,8 @@ impl Pairs {
         }
     }
 
-    /// The peer is another one: its pairs are gone, and so are its numbers. Ours go on, so that nothing old is taken for new. The pairs
-    /// that the user knows are given back.
+    /// The peer is another one: its pairs are gone, and so are its numbers. Ours go on, so that
+    /// nothing old is taken for new. The pairs that the user knows are given back.
     pub fn reborn(&mut self, side: u8) -> Vec<Pair> {
         let known = self.iter().filter(|(_, entry)| entry.announced && !entry.inn.is_closed());
         let known = known.filter(|(_, entry)| !entry.out.is_closed()).map(|(pair, _)| pair).collect();

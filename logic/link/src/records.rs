@@ -1,4 +1,5 @@
-//! Records out of bytes that come in pieces: what is whole is taken from where it is, and what comes in pieces is put together in its place.
+//! Records out of bytes that come in pieces: what is whole is taken from where it is, and what
+//! comes in pieces is put together in its place.
 
 use crate::broken::Broken;
 use crate::messages::Spare;
@@ -47,8 +48,9 @@ impl Records {
         self.header_bytes + self.begun.as_ref().map_or(0, |begun| begun.bytes.len())
     }
 
-    /// Takes records off the front: one that was begun before, or all that are whole and of one kind, as many as `most`. `None`: all bytes are taken. `check` looks
-    /// at kind and length of each before anything of it is kept.
+    /// Takes records off the front: one that was begun before, or all that are whole and of one
+    /// kind, as many as `most`. `None`: all bytes are taken. `check` looks at kind and length of
+    /// each before anything of it is kept.
     pub fn next(
         &mut self,
         bytes: &mut &[u8],

@@ -1,4 +1,5 @@
-//! The schedule of pairs of several classes: a hierarchical token bucket, as the kernel has it for the packets of a link.
+//! The schedule of pairs of several classes: a hierarchical token bucket, as the kernel has it for
+//! the packets of a link.
 //!
 //! A class that has sent less than its rate goes first, by precedence; then one that has sent less
 //! than its ceiling, as long as the whole has not sent more than it carries. Of equal precedence,
@@ -8,13 +9,15 @@ use crate::pairs::Turns;
 use std::collections::BTreeMap;
 use wire::link::Pair;
 
-/// The class of pairs that belong to nobody in particular, such as news: it goes first, and has no bound.
+/// The class of pairs that belong to nobody in particular, such as news: it goes first, and has no
+/// bound.
 pub const CONTROL: u32 = 0;
 /// The class of everybody who is promised nothing: after all others, with a hundredth of the whole.
 pub const REST: u32 = 1;
 /// Most classes that there are at a time: as many as pairs of one side.
 pub const MOST_CLASSES: usize = 8_192;
-/// Buckets hold at least what comes in so many ms: time is told in ms, and a timer may be late by some.
+/// Buckets hold at least what comes in so many ms: time is told in ms, and a timer may be late by
+/// some.
 const DEPTH_MS: u64 = 10;
 /// The bytes of a class that are sent at once, at least: smaller pieces would be more heads than
 /// bytes.
@@ -143,7 +146,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The whole carries so many bytes per second from now on; `None`: there are no classes, and all take turns.
+    /// The whole carries so many bytes per second from now on; `None`: there are no classes, and
+    /// all take turns.
     pub fn set_whole(&mut self, rate_bytes: Option<u64>) {
         let Some(rate_bytes) = rate_bytes else {
             self.whole = None;
@@ -165,7 +169,8 @@ impl Schedule {
         self.put(REST, least);
     }
 
-    /// A class gets this from now on, or is no more: then its pairs are of the rest. False: there are too many, or none at all.
+    /// A class gets this from now on, or is no more: then its pairs are of the rest. False: there
+    /// are too many, or none at all.
     pub fn set(&mut self, number: u32, share: Option<Share>) -> bool {
         if self.whole.is_none() || number <= REST {
             return false;
@@ -222,7 +227,8 @@ impl Schedule {
         }
     }
 
-    /// Takes the pair that goes now, which is then in no queue. Its bytes are to be told ([`Schedule::spent`]).
+    /// Takes the pair that goes now, which is then in no queue. Its bytes are to be told
+    /// ([`Schedule::spent`]).
     pub fn next(&mut self, now_ms: u64) -> Next {
         if let Some(pair) = self.control.pop() {
             return Next::Pair { pair, class: CONTROL, most: usize::MAX };

@@ -2,7 +2,8 @@
 
 use crate::pairs::Entry;
 
-/// Slots are checked before they come here: the places are as many as both hellos allow, two for each pair.
+/// Slots are checked before they come here: the places are as many as both hellos allow, two for
+/// each pair.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     places: Vec<Option<Box<Entry>>>,

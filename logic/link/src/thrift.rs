@@ -12,11 +12,13 @@ pub enum Way {
     Zstd,
 }
 
-/// A way that is not taken is looked at again after so many bytes of bodies, by turns: a sample of 16 KiB of 4 MiB costs half a per cent.
+/// A way that is not taken is looked at again after so many bytes of bodies, by turns: a sample of
+/// 16 KiB of 4 MiB costs half a per cent.
 const SAMPLE_EVERY_BYTES: u64 = 4 << 20;
 /// A new measurement counts for such a part of the mean.
 const MEAN_PARTS: u64 = 8;
-/// A way that takes more of a processor is taken when it is better by such a part: so none is changed for nothing.
+/// A way that takes more of a processor is taken when it is better by such a part: so none is
+/// changed for nothing.
 const BETTER_PARTS: u64 = 10;
 /// Ratios are in such parts.
 const WHOLE: u64 = 1024;
@@ -65,7 +67,8 @@ impl Thrift {
         self.way
     }
 
-    /// A body of so many bytes goes out: a way that is to be tried on a part of it, only to measure it.
+    /// A body of so many bytes goes out: a way that is to be tried on a part of it, only to measure
+    /// it.
     pub fn sample(&mut self, bytes: usize) -> Option<Way> {
         self.until_sample = self.until_sample.saturating_sub(bytes as u64);
         if self.until_sample > 0 {
@@ -132,7 +135,8 @@ impl Thrift {
 mod tests {
     use super::*;
 
-    /// A network of so many bytes per us, and bodies of which so much is left; LZ4 takes 1 GB/s and Zstandard 300 MB/s.
+    /// A network of so many bytes per us, and bodies of which so much is left; LZ4 takes 1 GB/s and
+    /// Zstandard 300 MB/s.
     fn chosen(bytes_per_us: u64, left: [u64; 2]) -> Way {
         let mut thrift = Thrift::default();
         run(&mut thrift, bytes_per_us, left);

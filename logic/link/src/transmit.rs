@@ -35,8 +35,8 @@ impl Body<'_> {
 }
 
 impl Link {
-    /// Appends the next packet, of at most `most` bytes, to `to`. `false`: there is nothing to send now, or less than
-    /// [`DATAGRAM_BYTES_MIN`] are too few.
+    /// Appends the next packet, of at most `most` bytes, to `to`. `false`: there is nothing to send
+    /// now, or less than [`DATAGRAM_BYTES_MIN`] are too few.
     pub fn poll_transmit(&mut self, now_ms: u64, most: usize, to: &mut Vec<u8>) -> bool {
         let Some(on) = self.connection.on_mut() else { return false };
         let datagram = match on.transport {

@@ -1,6 +1,8 @@
-//! The choice of one of several sources: the cheapest one that is accurate enough, changed with hysteresis.
+//! The choice of one of several sources: the cheapest one that is accurate enough, changed with
+//! hysteresis.
 
-/// How much worse than wanted the accuracy of the chosen source may become before another is looked for.
+/// How much worse than wanted the accuracy of the chosen source may become before another is looked
+/// for.
 const TOLERANCE: f64 = 1.25;
 
 /// A source's offer at a moment.
@@ -24,7 +26,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// A choice that wants positions as accurate as `wanted_m`, and changes to a better source once it has been better for `hold_ms`.
+    /// A choice that wants positions as accurate as `wanted_m`, and changes to a better source once
+    /// it has been better for `hold_ms`.
     #[must_use]
     pub fn new(wanted_m: f64, hold_ms: u64) -> Self {
         Self { wanted_m, hold_ms, forced: None, current: None, better: None }
@@ -95,7 +98,8 @@ impl Choice {
         }
     }
 
-    /// The one that draws least power among those that are accurate enough; where none is, the most accurate.
+    /// The one that draws least power among those that are accurate enough; where none is, the most
+    /// accurate.
     fn best(&self, candidates: &[Candidate]) -> Option<usize> {
         let known = candidates
             .iter()

@@ -5,7 +5,8 @@ use serde::Serialize;
 
 /// Radius of the sphere that stands for the earth, in m (the mean radius of WGS 84).
 const EARTH_RADIUS_M: f64 = 6_371_008.8;
-/// Heights beyond these are no receiver's: the deepest sea, and the orbits of satellites that use receivers.
+/// Heights beyond these are no receiver's: the deepest sea, and the orbits of satellites that use
+/// receivers.
 const ALTITUDES_M: std::ops::RangeInclusive<f64> = -12_000.0..=100_000.0;
 /// A speed beyond this is no receiver's: orbits are slower.
 const SPEED_MAX_MPS: f64 = 10_000.0;

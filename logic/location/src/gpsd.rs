@@ -1,4 +1,5 @@
-//! The protocol of gpsd (gpsd_json(5)), as its clients speak it: requests that begin with `?`, answers that are a JSON object a line.
+//! The protocol of gpsd (gpsd_json(5)), as its clients speak it: requests that begin with `?`,
+//! answers that are a JSON object a line.
 
 use crate::fix::Fix;
 use crate::sentences::sentences;

@@ -1,5 +1,6 @@
-//! Positions: what a receiver says ([`Receiver`]), where signal strengths were measured ([`Survey`]), which of several sources counts
-//! ([`Choice`]), and what clients are told in the words of NMEA 0183 ([`sentences`]) and of gpsd ([`gpsd`]).
+//! Positions: what a receiver says ([`Receiver`]), where signal strengths were measured
+//! ([`Survey`]), which of several sources counts ([`Choice`]), and what clients are told in the
+//! words of NMEA 0183 ([`sentences`]) and of gpsd ([`gpsd`]).
 //!
 //! Nothing here reads a clock, a file or a socket; each time comes with the call.
 

@@ -1,9 +1,11 @@
-//! The three sentences of NMEA 0183 that say where one is. The fields are those of the standard's version 4.11, of which later fields are passed over.
+//! The three sentences of NMEA 0183 that say where one is. The fields are those of the standard's
+//! version 4.11, of which later fields are passed over.
 
 use crate::fix::Absurd;
 use chrono::{NaiveDate, NaiveTime};
 
-/// Longest line that is looked at, in bytes. NMEA 0183 has 82; some receivers write longer ones of their own.
+/// Longest line that is looked at, in bytes. NMEA 0183 has 82; some receivers write longer ones of
+/// their own.
 const LINE_BYTES_MAX: usize = 256;
 
 /// Why a line says no position.
@@ -77,7 +79,8 @@ impl Sentence {
     }
 }
 
-/// The fields behind the address, the first of which has number 0. An empty field is none; one that can't be read makes the sentence none.
+/// The fields behind the address, the first of which has number 0. An empty field is none; one that
+/// can't be read makes the sentence none.
 struct Fields<'a>(Vec<&'a str>);
 
 impl<'a> Fields<'a> {
@@ -128,7 +131,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A number of digits with at most one point and one sign. Neither an exponent nor a word is one here.
+/// A number of digits with at most one point and one sign. Neither an exponent nor a word is one
+/// here.
 fn decimal(text: &str) -> Option<f64> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

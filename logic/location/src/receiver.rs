@@ -1,4 +1,5 @@
-//! Positions out of the sentences of NMEA 0183 that a satellite receiver writes: those of one moment come as several lines.
+//! Positions out of the sentences of NMEA 0183 that a satellite receiver writes: those of one
+//! moment come as several lines.
 
 use crate::fix::{Absurd, Fix};
 use crate::nmea::{LineError, Sentence};
@@ -6,9 +7,11 @@ use chrono::{DateTime, Days, NaiveDate, NaiveDateTime, NaiveTime, Utc};
 
 /// Metres per second of a knot.
 const MPS_PER_KNOT: f64 = 1852.0 / 3600.0;
-/// From standard deviations in two directions to the radius that has 95 % (twice the distance root mean square).
+/// From standard deviations in two directions to the radius that has 95 % (twice the distance root
+/// mean square).
 const RADII_95: f64 = 2.0;
-/// A receiver whose clock is so far from ours has not set it yet, or writes what was recorded; its date then counts as it is.
+/// A receiver whose clock is so far from ours has not set it yet, or writes what was recorded; its
+/// date then counts as it is.
 const HALF_DAY_S: i64 = 12 * 60 * 60;
 
 /// The kinds of sentences that are understood, as bits.
@@ -35,7 +38,8 @@ struct Epoch {
 /// Reads the lines of one receiver.
 #[derive(Debug, Clone)]
 pub struct Receiver {
-    /// The receiver's error of a distance to a satellite, with 95 %, in m; the accuracy is so many times the dilution of precision.
+    /// The receiver's error of a distance to a satellite, with 95 %, in m; the accuracy is so many
+    /// times the dilution of precision.
     range_error_m: f64,
     date: Option<NaiveDate>,
     epoch: Epoch,
@@ -61,7 +65,8 @@ impl Receiver {
         }
     }
 
-    /// Takes a line, with or without its end, at `now_ms` since 1970. Gives the fix of a moment as soon as its sentences are there.
+    /// Takes a line, with or without its end, at `now_ms` since 1970. Gives the fix of a moment as
+    /// soon as its sentences are there.
     ///
     /// # Errors
     /// [`LineError`]; the line then counts for nothing.
@@ -86,7 +91,8 @@ impl Receiver {
         self.accuracy_before_m = epoch.accuracy_m.or(self.accuracy_before_m);
         let is_complete = self.kinds_before != 0 && self.kinds_before & !epoch.kinds == 0;
         let now = if is_complete && !self.is_given { self.give(now_ms) } else { Ok(None) };
-        // A moment that was cut off, and one that is complete, are never both there: the first was given by its end.
+        // A moment that was cut off, and one that is complete, are never both there: the first was
+        // given by its end.
         match before {
             Ok(Some(fix)) => Ok(Some(now.ok().flatten().unwrap_or(fix))),
             Ok(None) => now,
@@ -129,7 +135,8 @@ impl Receiver {
         Ok(Some(fix.checked()?))
     }
 
-    /// The moment's date and time. A receiver that never tells the date means the time of day that is nearest to now.
+    /// The moment's date and time. A receiver that never tells the date means the time of day that
+    /// is nearest to now.
     fn moment(&self, now_ms: i64) -> NaiveDateTime {
         let now: DateTime<Utc> = DateTime::from_timestamp_millis(now_ms).unwrap_or_default();
         let time = self.epoch.time;
@@ -198,7 +205,8 @@ mod tests {
     #[test]
     fn a_moment_is_given_with_its_last_sentence() {
         let mut receiver = Receiver::new(15.0);
-        // The first moment ends when the second begins: nobody knows before how many sentences there are.
+        // The first moment ends when the second begins: nobody knows before how many sentences
+        // there are.
         let first = [rmc("115958.00"), gga("115958.00", "08.232")];
         assert_eq!(fixes(&mut receiver, &first), []);
         let second = fixes(&mut receiver, &[rmc("115959.00")]);

@@ -1,9 +1,11 @@
-//! A position as sentences of NMEA 0183: GGA, RMC and GST, which say place, height, movement, time and accuracy.
+//! A position as sentences of NMEA 0183: GGA, RMC and GST, which say place, height, movement, time
+//! and accuracy.
 
 use crate::fix::Fix;
 use std::fmt::Write as _;
 
-/// The dilution of precision that stands for an accuracy: readers take 15 m for one (gpsd's `H_UERE_NO_DGPS`).
+/// The dilution of precision that stands for an accuracy: readers take 15 m for one (gpsd's
+/// `H_UERE_NO_DGPS`).
 const DILUTION_M: f64 = 15.0;
 /// From the radius that has 95 % to standard deviations in two directions that are alike.
 const DEVIATION_OF_RADIUS: f64 = 2.0 * std::f64::consts::SQRT_2;

@@ -1,11 +1,13 @@
-//! Where one is by the strengths of radio signals: a survey has measured them at known points of a floor, and the points that look
-//! most like what is heard now say where that is. A filter follows the movement.
+//! Where one is by the strengths of radio signals: a survey has measured them at known points of a
+//! floor, and the points that look most like what is heard now say where that is. A filter follows
+//! the movement.
 
 use crate::fix::{Absurd, Fix, moved};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Points of a survey: most. A floor of a hundred metres by a hundred has 10,000, one for each square metre.
+/// Points of a survey: most. A floor of a hundred metres by a hundred has 10,000, one for each
+/// square metre.
 const POINTS_MAX: usize = 10_000;
 /// Points of a survey: least. With fewer nothing is between them.
 const POINTS_MIN: usize = 3;
@@ -19,11 +21,13 @@ const STRENGTHS_DBM: std::ops::RangeInclusive<f64> = -127.0..=20.0;
 const SILENT_DBM: f64 = -100.0;
 /// How many of the points that are most alike say where it is.
 const NEIGHBOURS: usize = 4;
-/// Added to each distance between signals, in dB, so that a point that fits exactly does not count alone.
+/// Added to each distance between signals, in dB, so that a point that fits exactly does not count
+/// alone.
 const SOFTENING_DB: f64 = 1.0;
 /// How much a person or a cart changes speed, as a standard deviation in m/s² of white noise.
 const ACCELERATION_MPS2: f64 = 0.5;
-/// The least error of a single measurement, as a standard deviation in m: what bodies and doors do to signals.
+/// The least error of a single measurement, as a standard deviation in m: what bodies and doors do
+/// to signals.
 const MEASUREMENT_MIN_M: f64 = 1.5;
 /// Without a measurement for so long, in ms, the movement before says nothing.
 const FORGOTTEN_MS: i64 = 10_000;
@@ -129,7 +133,8 @@ impl Survey {
         Ok(Self { origin: (latitude, longitude), altitude_m, beacons, points })
     }
 
-    /// Metres east and north of the origin, and the standard deviation of that in each direction; `None` where no beacon of the survey is heard.
+    /// Metres east and north of the origin, and the standard deviation of that in each direction;
+    /// `None` where no beacon of the survey is heard.
     fn locate(&self, heard: &BTreeMap<String, f64>) -> Option<([f64; 2], f64)> {
         let known = self.beacons.iter().any(|beacon| heard.contains_key(beacon));
         if !known {
@@ -253,7 +258,8 @@ impl Tracker {
         self.axes = Some((axes, time_ms));
         let [east, north] = axes;
         let variance = (east.variance[0] + north.variance[0]) / 2.0;
-        // Points that are alike for the same reason are wrong together, which a filter can't know: a single error always remains.
+        // Points that are alike for the same reason are wrong together, which a filter can't know:
+        // a single error always remains.
         let accuracy_m = RADII_95 * (variance + deviation.powi(2)).sqrt();
         let place = moved(self.survey.origin, east.position, north.position);
         let speed = east.speed.hypot(north.speed);
@@ -273,7 +279,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A floor of 40 m by 24 m with a beacon in each corner and two in the middle; one point for every four metres.
+    /// A floor of 40 m by 24 m with a beacon in each corner and two in the middle; one point for
+    /// every four metres.
     const FLOOR: [f64; 2] = [40.0, 24.0];
     const BEACONS: [(&str, [f64; 2]); 6] = [
         ("south-west", [0.0, 0.0]),
@@ -283,7 +290,8 @@ mod tests {
         ("middle-west", [14.0, 12.0]),
         ("middle-east", [27.0, 12.0]),
     ];
-    /// The path loss of an office: -45 dBm at a metre, an exponent of 2.4 (log-distance model, ITU-R P.1238).
+    /// The path loss of an office: -45 dBm at a metre, an exponent of 2.4 (log-distance model,
+    /// ITU-R P.1238).
     const AT_A_METRE_DBM: f64 = -45.0;
     const EXPONENT: f64 = 2.4;
     /// Shadowing by people and walls, as a standard deviation in dB.

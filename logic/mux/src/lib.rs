@@ -1,7 +1,9 @@
-//! Many connections over one channel (`docs/spec/socket.md`): numbers, windows, half-close and reset, the same for both ends.
+//! Many connections over one channel (`docs/spec/socket.md`): numbers, windows, half-close and
+//! reset, the same for both ends.
 //!
-//! [`Mux`] decides and never waits: what the peer said goes in ([`Mux::hear`]), what is to be said comes out as frames. It holds no
-//! bytes of any stream. [`Rate`] says how fast connections may come.
+//! [`Mux`] decides and never waits: what the peer said goes in ([`Mux::hear`]), what is to be said
+//! comes out as frames. It holds no bytes of any stream. [`Rate`] says how fast connections may
+//! come.
 
 mod rate;
 
@@ -191,7 +193,8 @@ impl Mux {
         Some(Frame::Finish { connection })
     }
 
-    /// Ends a connection at once: what to say, if it was open. What comes of it from now on is [`Heard::Nothing`].
+    /// Ends a connection at once: what to say, if it was open. What comes of it from now on is
+    /// [`Heard::Nothing`].
     pub fn reset(&mut self, connection: u64, errno: u32) -> Option<Frame> {
         self.open.remove(&connection).map(|_| Frame::Reset { connection, errno })
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 /// A second, in the unit in which room is counted.
 const SECOND_NS: u128 = 1_000_000_000;
 
-/// So many in a second, and at most a burst at once. Time comes in as an argument: since any moment that stays the same.
+/// So many in a second, and at most a burst at once. Time comes in as an argument: since any moment
+/// that stays the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     per_second: u32,

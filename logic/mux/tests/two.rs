@@ -1,5 +1,5 @@
-//! Two ends over a pipe that loses nothing, in thousands of random orders: what is written is read, once and in order, whoever is
-//! slow; and a peer that says anything at all is refused by name.
+//! Two ends over a pipe that loses nothing, in thousands of random orders: what is written is read,
+//! once and in order, whoever is slow; and a peer that says anything at all is refused by name.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 

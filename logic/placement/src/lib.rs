@@ -1,7 +1,8 @@
 //! On which node of a cluster each domain runs.
 //!
-//! Nothing here waits or looks at the world. Every node of a cluster decides by the same function over what the registry says, so that
-//! those who see the same decide the same; who is first is settled by compare-and-swap, which is the caller's.
+//! Nothing here waits or looks at the world. Every node of a cluster decides by the same function
+//! over what the registry says, so that those who see the same decide the same; who is first is
+//! settled by compare-and-swap, which is the caller's.
 //!
 //! A domain that runs is never moved for the sake of balance: it counts as load where it is.
 //! `docs/spec/placement.md` says what is done with the decisions.
@@ -246,7 +247,8 @@ impl Cluster {
         best.cloned().ok_or_else(|| Refusal::new(want, lacks))
     }
 
-    /// As [`Cluster::choose`]; but where nobody can promise what is to be promised, and it may run without, a node that lacks nothing else.
+    /// As [`Cluster::choose`]; but where nobody can promise what is to be promised, and it may run
+    /// without, a node that lacks nothing else.
     ///
     /// # Errors
     /// As [`Cluster::place`].
@@ -313,8 +315,9 @@ impl Cluster {
         (node.cpu_milli.saturating_sub(cpu), node.memory_bytes.saturating_sub(memory))
     }
 
-    /// How little a node suits: fewest that spread beside it, then the smallest share of memory and of processors that is promised (for who has
-    /// a reservation: of anything), then fewest domains. Whole thousandths, so that every node computes the same.
+    /// How little a node suits: fewest that spread beside it, then the smallest share of memory and
+    /// of processors that is promised (for who has a reservation: of anything), then fewest
+    /// domains. Whole thousandths, so that every node computes the same.
     fn rank(&self, name: &str, want: &Want) -> (usize, u64, usize) {
         let none = Load::default();
         let load = self.load.get(name).unwrap_or(&none);

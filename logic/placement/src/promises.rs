@@ -173,8 +173,9 @@ fn wishes(
     others.chain(given).chain(fresh).filter_map(|(name, asked)| Some((name, asked?))).collect()
 }
 
-/// Promises all that, or as much of it as there is: who is booked and finds no room on a processor has the rest, and who finds none at all is there without a
-/// promise. Those whose processor is known come first, or others would take what is theirs.
+/// Promises all that, or as much of it as there is: who is booked and finds no room on a processor
+/// has the rest, and who finds none at all is there without a promise. Those whose processor is
+/// known come first, or others would take what is theirs.
 fn fill(model: &mut Model, all: &[(String, (Wish, Team))]) {
     let mut promise = |some: &[(&str, Wish)], teams: BTreeMap<String, Team>| {
         model.admit_teams(some, teams).and_then(|adaptation| model.commit(adaptation)).is_ok()

@@ -129,7 +129,8 @@ impl Refusal {
         Self { dc: want.dc.clone(), domain: want.domain.clone(), lacks, wanted }
     }
 
-    /// The node that lacks least; of a domain that wants one node, that one, if there is such a node.
+    /// The node that lacks least; of a domain that wants one node, that one, if there is such a
+    /// node.
     #[must_use]
     pub fn nearest(&self) -> Option<&str> {
         self.lacks.first().map(|(name, _)| name.as_str())

@@ -1,7 +1,9 @@
-//! A planned move of one domain from a node to another: whose turn it is, by what the registry says.
+//! A planned move of one domain from a node to another: whose turn it is, by what the registry
+//! says.
 //!
-//! A relocation is a record beside the claim. The claim alone decides who runs the domain; the record says to whom the claim is to go, and
-//! every change of it is one compare-and-swap. So whoever dies in between, the next daemon of either node does what is left to do.
+//! A relocation is a record beside the claim. The claim alone decides who runs the domain; the
+//! record says to whom the claim is to go, and every change of it is one compare-and-swap. So
+//! whoever dies in between, the next daemon of either node does what is left to do.
 
 use crate::Assigned;
 
@@ -85,9 +87,11 @@ pub enum Duty {
     None,
     /// End the domain, set the step to [`Step::Given`], and then [`Duty::HandOn`].
     Give,
-    /// End what is left of the domain, place it on the other node of the two, and let go of the claim.
+    /// End what is left of the domain, place it on the other node of the two, and let go of the
+    /// claim.
     HandOn,
-    /// Place the domain here, before anything else: this node keeps its claim, and whoever loses a claim has the domain again by its place.
+    /// Place the domain here, before anything else: this node keeps its claim, and whoever loses a
+    /// claim has the domain again by its place.
     PlaceHere,
     /// Set this step and write down why, and then treat the domain as any other.
     Set(Step),
@@ -95,7 +99,8 @@ pub enum Duty {
     TakeBack,
 }
 
-/// The duty of the node `me`. `assigned`: who has the domain; `start`: how it is on `me`, if that is who; `is_lost`: whether nobody hears of a node.
+/// The duty of the node `me`. `assigned`: who has the domain; `start`: how it is on `me`, if that
+/// is who; `is_lost`: whether nobody hears of a node.
 #[must_use]
 pub fn duty(
     me: &str,

@@ -16,22 +16,25 @@ pub struct Assigned {
 pub enum Verdict {
     /// It is claimed here: run it.
     Run,
-    /// It is claimed here, and nobody or another node has it by its place, because somebody died in between: place it here, before it runs. A node that is
-    /// cut off loses the claim and not the place, by which nobody else starts what goes on there.
+    /// It is claimed here, and nobody or another node has it by its place, because somebody died in
+    /// between: place it here, before it runs. A node that is cut off loses the claim and not the
+    /// place, by which nobody else starts what goes on there.
     PlaceHere,
     /// Claim it, and then run it; `moved`: from this node, which is lost or gone.
     Claim {
         /// Where it was.
         from: Option<String>,
     },
-    /// It is claimed here and has to go to this node: end it, give it to that node, and let go of the claim.
+    /// It is claimed here and has to go to this node: end it, give it to that node, and let go of
+    /// the claim.
     Move {
         /// The node that has it next.
         to: String,
     },
     /// It is another node's.
     Leave,
-    /// It is nobody's, and fits nowhere; or it stays here although it should not, because it fits nowhere else.
+    /// It is nobody's, and fits nowhere; or it stays here although it should not, because it fits
+    /// nowhere else.
     Stuck(Refusal),
     /// Its node is lost, and it may not run elsewhere.
     Wait {
@@ -69,7 +72,8 @@ pub fn judge(me: &str, cluster: &Cluster, want: &Want, assigned: &Assigned) -> V
             }
         }
         Standing::Ready | Standing::Drained => Verdict::Leave,
-        // Otherwise it may still run there: who is not to run elsewhere is not ended where it is cut off.
+        // Otherwise it may still run there: who is not to run elsewhere is not ended where it is
+        // cut off.
         Standing::Lost if want.elsewhere => fresh(me, cluster, want, Some(placed)),
         Standing::Lost => Verdict::Wait { node: placed.clone() },
     }

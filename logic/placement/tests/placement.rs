@@ -115,8 +115,9 @@ fn what_may_not_run_elsewhere_waits_for_its_node_until_that_is_removed() {
     assert_eq!(judge("a", &back, &stays, &at(Some("a"), None)), Verdict::Claim { from: None });
 }
 
-/// Its node wrote the claim and died before it wrote the place. Its next daemon ran the domain, and was cut off: whoever found the domain nowhere placed started it, and
-/// it was not one to run elsewhere.
+/// Its node wrote the claim and died before it wrote the place. Its next daemon ran the domain, and
+/// was cut off: whoever found the domain nowhere placed started it, and it was not one to run
+/// elsewhere.
 #[test]
 fn who_has_a_claim_has_the_place_too_before_it_runs_anything() {
     use Standing::{Drained, Ready};
@@ -206,7 +207,8 @@ proptest! {
                     *taken = (taken.0 + want.memory_bytes, taken.1 + want.cpu_milli);
                     prop_assert!(taken.0 <= node.memory_bytes && taken.1 <= node.cpu_milli);
                 }
-                // A refusal is true: each node lacks something, and the words name every node that may be meant.
+                // A refusal is true: each node lacks something, and the words name every node that
+                // may be meant.
                 Err(refusal) => {
                     prop_assert_eq!(refusal.lacks.len(), nodes.len());
                     for (name, lacks) in &refusal.lacks {
@@ -229,7 +231,8 @@ proptest! {
         }
     }
 
-    // Whatever the registry says of a domain, at most one node starts it, and nobody who is not ready.
+    // Whatever the registry says of a domain, at most one node starts it, and nobody who is not
+    // ready.
     #[test]
     fn at_most_one_node_takes_a_domain(
         nodes in clusters(),

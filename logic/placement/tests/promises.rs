@@ -1,4 +1,5 @@
-//! Where domains go that are to be promised something, what is said where nobody can, and what never happens.
+//! Where domains go that are to be promised something, what is said where nobody can, and what
+//! never happens.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -108,7 +109,8 @@ fn memory_and_disk_count_as_well() {
     }
 }
 
-/// The promises that a node tells count as it tells them, and once: for whom the books know there, and for processes that are no domains.
+/// The promises that a node tells count as it tells them, and once: for whom the books know there,
+/// and for processes that are no domains.
 #[test]
 fn what_a_node_says_counts_for_those_who_are_there() {
     let mut node = says("a", capacity(2, 0, 64));
@@ -162,7 +164,8 @@ fn what_a_node_has_left_is_what_is_not_promised_to_those_who_are_there() {
     assert_eq!((cluster.promisable("c"), cluster.promisable("nobody")), (None, None));
 }
 
-/// Two together have the whole processor; but a slot comes late then at times for a job of the one that is there.
+/// Two together have the whole processor; but a slot comes late then at times for a job of the one
+/// that is there.
 #[test]
 fn nobody_goes_where_jobs_inside_another_would_be_late() {
     let node = says("a", capacity(1, 0, 64));
@@ -337,8 +340,8 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
 }
 
 proptest! {
-    // Wherever domains are placed, a node that has promised nothing else admits all of them at once or one after the other: nobody is promised what is not
-    // there.
+    // Wherever domains are placed, a node that has promised nothing else admits all of them at once
+    // or one after the other: nobody is promised what is not there.
     #[test]
     fn what_is_placed_is_admitted(nodes in nodes(), wants in wants()) {
         use reserve::model::{Manager, Model};
@@ -361,7 +364,8 @@ proptest! {
             let index = nodes.iter().position(|node| node.name == name).unwrap();
             prop_assert!(!(nodes[index].promises.refused.contains_key("film/d0") && want.domain == "d0"));
             let name = format!("film/{}", want.domain);
-            // The node may have put the earlier ones on other processors: then it refuses, and says so. On one it never does.
+            // The node may have put the earlier ones on other processors: then it refuses, and says
+            // so. On one it never does.
             let reserved = models[index].reserve(&name, reserve.wish(0).unwrap());
             if models[index].node().capacity().processors == 1 {
                 prop_assert!(reserved.is_ok(), "{reserved:?}");
@@ -377,7 +381,8 @@ proptest! {
         }
     }
 
-    // Whatever is refused or full: at most one node takes a domain, no node takes one that is strict without room, and all decide alike.
+    // Whatever is refused or full: at most one node takes a domain, no node takes one that is
+    // strict without room, and all decide alike.
     #[test]
     fn at_most_one_node_takes_a_domain_and_it_can_promise(
         nodes in nodes(),

@@ -1,5 +1,6 @@
-//! A planned move in a made-up cluster of three nodes, whose daemons are killed and lose their leases at any step: the domain never lives twice, and in
-//! the end the move is over and the domain lives.
+//! A planned move in a made-up cluster of three nodes, whose daemons are killed and lose their
+//! leases at any step: the domain never lives twice, and in the end the move is over and the domain
+//! lives.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 

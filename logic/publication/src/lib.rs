@@ -1,8 +1,9 @@
-//! Event channels, decided without waiting: the events that a channel holds, who has read how far ([`Channel`]), and
-//! what a filter lets through ([`Filter`]). `docs/spec/events.md` has the bytes, `docs/events.md` is for users.
+//! Event channels, decided without waiting: the events that a channel holds, who has read how far
+//! ([`Channel`]), and what a filter lets through ([`Filter`]). `docs/spec/events.md` has the bytes,
+//! `docs/events.md` is for users.
 //!
-//! A channel's events lie once, in one region ([`Store`]). A subscriber is a cursor: a publication copies its bytes in once,
-//! whoever subscribes, and evaluates each distinct filter once.
+//! A channel's events lie once, in one region ([`Store`]). A subscriber is a cursor: a publication
+//! copies its bytes in once, whoever subscribes, and evaluates each distinct filter once.
 
 mod channel;
 mod filter;

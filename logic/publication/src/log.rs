@@ -1,7 +1,9 @@
-//! The events of a channel, one after the other in a ring of bytes that may outlive whoever writes it.
+//! The events of a channel, one after the other in a ring of bytes that may outlive whoever writes
+//! it.
 //!
-//! An event is committed by one word, the head: whoever dies before has written nothing. The tail moves before anything is written
-//! over. So whatever instant the writer dies at, what stands between tail and head is whole.
+//! An event is committed by one word, the head: whoever dies before has written nothing. The tail
+//! moves before anything is written over. So whatever instant the writer dies at, what stands
+//! between tail and head is whole.
 
 use crate::store::Store;
 use thiserror::Error;
@@ -79,7 +81,8 @@ fn cost(length: usize) -> u64 {
 }
 
 impl<S: Store> Log<S> {
-    /// Makes an empty log of the whole of `store`, which is a little more than twice the longest event, at least.
+    /// Makes an empty log of the whole of `store`, which is a little more than twice the longest
+    /// event, at least.
     pub(crate) fn new(mut store: S, kept: &Kept) -> Result<Self, LogError> {
         let buffer = buffer_of(&store).ok_or(LogError::Damaged("size"))?;
         store.put(AT_MAGIC, 0);
@@ -101,7 +104,8 @@ impl<S: Store> Log<S> {
         Ok(log)
     }
 
-    /// Takes up what another process has left. Everything in it is checked: at the worst, events are missing.
+    /// Takes up what another process has left. Everything in it is checked: at the worst, events
+    /// are missing.
     ///
     /// # Errors
     /// [`LogError`], where nothing can be taken up.
@@ -124,7 +128,8 @@ impl<S: Store> Log<S> {
         Ok((log, kept))
     }
 
-    /// The sequence numbers follow from the events; the word that says the next one may be one behind.
+    /// The sequence numbers follow from the events; the word that says the next one may be one
+    /// behind.
     fn find_sequences(&mut self, said: u64) -> Result<(), LogError> {
         let (mut offset, mut expected) = (self.tail, None);
         while offset < self.head {
@@ -133,7 +138,8 @@ impl<S: Store> Log<S> {
                 return Err(LogError::Damaged("sequence"));
             }
             if expected.is_none() {
-                // Past what was left out at the buffer's end, which the next event may have written over.
+                // Past what was left out at the buffer's end, which the next event may have written
+                // over.
                 (self.oldest, self.tail) = (head.sequence, at);
                 self.store.commit(AT_TAIL, at);
             }
@@ -225,7 +231,8 @@ impl<S: Store> Log<S> {
         }
     }
 
-    /// Where the event behind the oldest one begins for an event of `length` bytes to fit: what is before it has to go.
+    /// Where the event behind the oldest one begins for an event of `length` bytes to fit: what is
+    /// before it has to go.
     pub(crate) fn makes_room(&self, length: usize) -> Cursor {
         let (_, needed) = self.needed(length);
         let mut cursor = self.oldest();
@@ -238,7 +245,8 @@ impl<S: Store> Log<S> {
         cursor
     }
 
-    /// Bytes that are left out at the end of the buffer, and all that an event of this length takes.
+    /// Bytes that are left out at the end of the buffer, and all that an event of this length
+    /// takes.
     fn needed(&self, length: usize) -> (u64, u64) {
         let to_end = self.buffer - self.head % self.buffer;
         let skipped = if cost(length) > to_end { to_end } else { 0 };
@@ -305,7 +313,8 @@ impl<S: Store> Log<S> {
         self.store.commit(at, number);
     }
 
-    /// The publisher in this place: its number (0: nobody's), how many records it has written, whose it is.
+    /// The publisher in this place: its number (0: nobody's), how many records it has written,
+    /// whose it is.
     pub(crate) fn publisher(&self, place: usize) -> (u64, u64, u64) {
         let at = AT_PUBLISHERS + place * PUBLISHER_BYTES;
         (self.store.word(at), self.store.word(at + 8), self.store.word(at + 16))

@@ -1,7 +1,8 @@
 //! Where the bytes of a log are: memory that may outlive its writer.
 
-/// A range of bytes of a fixed length. Words are 8 bytes, at multiples of 8; a word is written whole or not at all, and
-/// what was written before [`Store::commit`] is there for whoever sees the committed word.
+/// A range of bytes of a fixed length. Words are 8 bytes, at multiples of 8; a word is written
+/// whole or not at all, and what was written before [`Store::commit`] is there for whoever sees the
+/// committed word.
 ///
 /// All offsets come from [`crate::Log`], which keeps them inside of [`Store::bytes`].
 pub trait Store {

@@ -1,4 +1,5 @@
-//! Moving budgets between virtual task machines: one transaction over processors, network, memory and disk.
+//! Moving budgets between virtual task machines: one transaction over processors, network, memory
+//! and disk.
 //!
 //! The final state is admitted as a whole, or nothing happens. The steps go from one admitted state
 //! to the next: first everybody shrinks to what is within both the old promise and the new one,
@@ -73,7 +74,8 @@ impl Transaction {
         &self.steps
     }
 
-    /// How many of the steps come first and only shrink. They have to have taken effect before the first that grows begins.
+    /// How many of the steps come first and only shrink. They have to have taken effect before the
+    /// first that grows begins.
     pub fn shrinking(&self) -> usize {
         self.shrinking
     }
@@ -99,7 +101,8 @@ impl Node {
     /// nothing expels; a machine that is not there yet comes.
     ///
     /// # Errors
-    /// Where that can't be kept, or not reached without breaking a promise on the way; nothing is changed then.
+    /// Where that can't be kept, or not reached without breaking a promise on the way; nothing is
+    /// changed then.
     pub fn adapt(&self, changes: &[(&str, Promise)]) -> Result<Transaction, AdaptError> {
         if changes.len() > MOST_MACHINES {
             return Err(AdaptError::TooMany(changes.len()));
@@ -139,9 +142,10 @@ impl Node {
         numbers.into_iter().filter(|number| *number < self.capacity.processors).collect()
     }
 
-    /// Whether steps may be in each other's way. They are not where everybody stays on the processor: all states on the way ask for no more than the last one
-    /// (or the first), and with less to do nobody is late who was not. That holds under earliest deadline first, and with fixed priorities as long as these
-    /// follow the deadlines, which are within the periods.
+    /// Whether steps may be in each other's way. They are not where everybody stays on the
+    /// processor: all states on the way ask for no more than the last one (or the first), and with
+    /// less to do nobody is late who was not. That holds under earliest deadline first, and with
+    /// fixed priorities as long as these follow the deadlines, which are within the periods.
     fn needs_order(&self, shrink: &[Step], grow: &[Step]) -> bool {
         let moves = grow.iter().any(|step| matches!((step.from.processor, step.to.processor), (Some((one, _)), Some((other, _))) if one != other));
         let reorders = |step: &Step| match (step.from.processor, step.to.processor) {
@@ -156,7 +160,8 @@ impl Node {
         moves || (fixed && shrink.iter().chain(grow).any(reorders))
     }
 
-    /// Puts steps that grow into an order in which each leads to what can be kept: always the first that does. The result of shrinking is looked at, too.
+    /// Puts steps that grow into an order in which each leads to what can be kept: always the first
+    /// that does. The result of shrinking is looked at, too.
     fn in_order(&self, shrink: &[Step], grow: Vec<Step>) -> Result<Vec<Step>, AdaptError> {
         let count = shrink.len().max(grow.len());
         if count > MOST_ORDERED {

@@ -1,4 +1,5 @@
-//! Admission on one processor: whether everybody meets every deadline, how that is known, and else who would miss and what would help.
+//! Admission on one processor: whether everybody meets every deadline, how that is known, and else
+//! who would miss and what would help.
 
 use crate::earliest_deadline::Demand;
 use crate::effort::{Effort, Undecided};
@@ -36,8 +37,8 @@ impl Rule {
         Self { policy, costs: Costs::NONE }
     }
 
-    /// Admits `tasks` to one processor, as a whole. A refusal says what the task of index `newcomer` could change, or without one, what who would miss
-    /// could.
+    /// Admits `tasks` to one processor, as a whole. A refusal says what the task of index
+    /// `newcomer` could change, or without one, what who would miss could.
     ///
     /// # Errors
     /// Where somebody would miss, or it can't be told.
@@ -70,8 +71,9 @@ impl Rule {
         Ok(self.quick(tasks).is_some() || self.holds_exactly(tasks, &mut Effort::new())?)
     }
 
-    /// Whether all deadlines are met, where they were met before the tasks of the indices `grown` came, or asked for more or otherwise, and others for
-    /// less: who has a higher fixed priority than all that have grown need not be asked again.
+    /// Whether all deadlines are met, where they were met before the tasks of the indices `grown`
+    /// came, or asked for more or otherwise, and others for less: who has a higher fixed priority
+    /// than all that have grown need not be asked again.
     ///
     /// # Errors
     /// Where it can't be told.
@@ -79,8 +81,8 @@ impl Rule {
         self.still_holds_near(tasks, grown, &mut vec![0; tasks.len()])
     }
 
-    /// The same with what is remembered of each task from earlier tests (zeros at first), which makes the next test of almost the same tasks quick. The answer
-    /// does not depend on it.
+    /// The same with what is remembered of each task from earlier tests (zeros at first), which
+    /// makes the next test of almost the same tasks quick. The answer does not depend on it.
     ///
     /// # Errors
     /// Where it can't be told.
@@ -112,7 +114,8 @@ impl Rule {
         Ok(miss.is_none())
     }
 
-    /// How long each task takes at worst, in the order of `tasks`, from the beginning of its period.
+    /// How long each task takes at worst, in the order of `tasks`, from the beginning of its
+    /// period.
     ///
     /// # Errors
     /// Where it can't be told.
@@ -198,8 +201,8 @@ impl Rule {
         Refusal { policy: self.policy, miss, sought: Some(who), remedies }
     }
 
-    /// The greatest budget below its own with which the task of index `who` would be admitted. All tests hold for a smaller budget
-    /// if they hold for a greater one, so it is found by halving.
+    /// The greatest budget below its own with which the task of index `who` would be admitted. All
+    /// tests hold for a smaller budget if they hold for a greater one, so it is found by halving.
     fn smallest_cut(self, tasks: &[Task], who: usize, effort: &mut Effort) -> Option<Remedy> {
         let task = *tasks.get(who)?;
         let mut trial = tasks.to_vec();
@@ -220,8 +223,10 @@ impl Rule {
         (good > 0).then_some(Remedy { who, change })
     }
 
-    /// The shortest period beyond its own with which the task of index `who` would be admitted (its deadline goes along where it is the period). Where
-    /// deadlines are within periods and the policy orders by deadlines, a longer period never hurts; elsewhere it is one that was tested and helps.
+    /// The shortest period beyond its own with which the task of index `who` would be admitted (its
+    /// deadline goes along where it is the period). Where deadlines are within periods and the
+    /// policy orders by deadlines, a longer period never hurts; elsewhere it is one that was tested
+    /// and helps.
     fn smallest_delay(self, tasks: &[Task], who: usize, effort: &mut Effort) -> Option<Remedy> {
         let task = *tasks.get(who)?;
         let mut trial = tasks.to_vec();

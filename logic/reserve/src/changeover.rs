@@ -1,8 +1,10 @@
 //! From one table to the next without a miss: when, and why then.
 //!
-//! A table may be left where nothing is left over of what it released (its quiet times): every virtual task machine has had its budget of each period that
-//! ended there, and gets the next one's from the new table, of whose work nothing is in the way. What remains are jobs that were promised to be in time *inside*
-//! a machine: a window that began under the old table goes on under the new one, and what it gets is the end of the one and the beginning of the other. Each such
+//! A table may be left where nothing is left over of what it released (its quiet times): every
+//! virtual task machine has had its budget of each period that ended there, and gets the next one's
+//! from the new table, of whose work nothing is in the way. What remains are jobs that were
+//! promised to be in time *inside* a machine: a window that began under the old table goes on under
+//! the new one, and what it gets is the end of the one and the beginning of the other. Each such
 //! window is looked at, exactly as in the analysis of one table.
 
 use crate::admission::{AdmitError, Rule};
@@ -18,7 +20,8 @@ use crate::task::{Load, Policy, Task};
 
 /// How many cycles of the old table a window may have begun before it is left.
 const MOST_CYCLES_BACK: u64 = 1_000;
-/// Most quiet times that are tried. If none of so many will do, the changes are too great for the jobs.
+/// Most quiet times that are tried. If none of so many will do, the changes are too great for the
+/// jobs.
 const MOST_TRIED: usize = 64;
 
 /// Jobs inside a virtual task machine that is in both tables.
@@ -61,7 +64,8 @@ pub enum ChangeoverError {
     },
 }
 
-/// The first moment at or after `after_ns` at which `new` may take over from `old`, in ns since `old` began, with no guest late on either side of it or across it.
+/// The first moment at or after `after_ns` at which `new` may take over from `old`, in ns since
+/// `old` began, with no guest late on either side of it or across it.
 ///
 /// # Errors
 /// Where guests are late under one of the tables alone, or at each of the next moments.
@@ -158,7 +162,8 @@ impl Splice<'_> {
         }
     }
 
-    /// Where stretches have ended before the change, latest first: cycle by cycle, as `(end, given)`.
+    /// Where stretches have ended before the change, latest first: cycle by cycle, as `(end,
+    /// given)`.
     fn cycles_back(&self) -> impl Iterator<Item = impl Iterator<Item = (u64, u64)>> {
         let cycle = self.before.cycle_ns();
         let last = self.at_ns / cycle;
@@ -223,7 +228,8 @@ impl Splice<'_> {
         Ok(None)
     }
 
-    /// No longer window across the change can be overloaded: each table alone makes up for what is due early in it.
+    /// No longer window across the change can be overloaded: each table alone makes up for what is
+    /// due early in it.
     fn longest_that_matters(&self, loads: &[Load]) -> Option<u64> {
         let taken: u128 = loads.iter().map(|load| fraction::up(load.cost, load.period)).sum();
         let part = |supply: &Supply| fraction::down(supply.total_ns(), supply.cycle_ns());

@@ -30,7 +30,8 @@ impl DeadlineRoom {
         self.most_ppm.saturating_mul(processors).saturating_sub(self.others_ppm)
     }
 
-    /// Goes through those who want deadlines by their standing, and by name where that is equal; has the class keep each for whom there is room, and says why of the others.
+    /// Goes through those who want deadlines by their standing, and by name where that is equal;
+    /// has the class keep each for whom there is room, and says why of the others.
     #[must_use]
     pub fn share_out(self, mut wanting: Vec<Wanting>) -> Vec<Unkept> {
         wanting.sort_by(|one, other| (one.standing, &one.name).cmp(&(other.standing, &other.name)));
@@ -74,7 +75,8 @@ impl DeadlineRoom {
         };
         let budget = |budget_ns| own.with_budget(budget_ns).is_ok_and(&fits);
         let period = |period_ns| own.with_period(period_ns).is_ok_and(&fits);
-        // Less is refused where it is too little for the kernel, so what is halved is what is below a bound that passes.
+        // Less is refused where it is too little for the kernel, so what is halved is what is below
+        // a bound that passes.
         let to_ns = if budget(LEAST_DEADLINE_BUDGET_NS) {
             closest(own.budget_ns(), LEAST_DEADLINE_BUDGET_NS, budget)
         } else {

@@ -1,6 +1,8 @@
-//! One processor's decisions, two levels deep: the table says whose turn it is, and inside a virtual task machine its own order says which job runs.
+//! One processor's decisions, two levels deep: the table says whose turn it is, and inside a
+//! virtual task machine its own order says which job runs.
 //!
-//! No clock and no thread: whoever enforces tells it the time and what became of the jobs, and is told who runs and until when. A step allocates nothing.
+//! No clock and no thread: whoever enforces tells it the time and what became of the jobs, and is
+//! told who runs and until when. A step allocates nothing.
 
 use crate::table::Table;
 use crate::task::{MOST_TASKS, Policy, Task};
@@ -12,7 +14,8 @@ pub const MOST_JOBS: usize = 4096;
 /// The job inside that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Inside {
-    /// Each in turn for at most this time, in ns (1 at least); for jobs that nothing is promised to by name.
+    /// Each in turn for at most this time, in ns (1 at least); for jobs that nothing is promised to
+    /// by name.
     RoundRobin {
         /// Longest turn, in ns.
         turn_ns: u64,
@@ -131,7 +134,8 @@ impl Dispatcher {
         Ok(place)
     }
 
-    /// A machine goes, with its jobs. The slots that the table still has for it are nobody's time; its index is free for another.
+    /// A machine goes, with its jobs. The slots that the table still has for it are nobody's time;
+    /// its index is free for another.
     ///
     /// # Errors
     /// Where there is no such machine.
@@ -150,7 +154,8 @@ impl Dispatcher {
     /// A job comes to a machine; its index there, which was nobody's. It is not ready yet.
     ///
     /// # Errors
-    /// Where there is no such machine, it is full, or its order needs to know what the job asks for.
+    /// Where there is no such machine, it is full, or its order needs to know what the job asks
+    /// for.
     pub fn join(&mut self, vtm: usize, task: Option<Task>) -> Result<usize, DispatchError> {
         let machine = self.machine(vtm)?;
         let job = machine.jobs.iter().position(|job| !job.taken).unwrap_or(machine.jobs.len());
@@ -227,8 +232,9 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Another table takes over where the present one has nothing left to do; when that is, in ns. It replaces one that was waiting.
-    /// `not_before_ns` may be later than now, where more has to be waited for.
+    /// Another table takes over where the present one has nothing left to do; when that is, in ns.
+    /// It replaces one that was waiting. `not_before_ns` may be later than now, where more has to
+    /// be waited for.
     pub fn adopt(&mut self, table: Table, not_before_ns: u64) -> u64 {
         let since = not_before_ns.max(self.now_ns).saturating_sub(self.begun_ns);
         let at_ns = self.begun_ns.saturating_add(self.table.next_quiet_ns(since));
@@ -241,7 +247,8 @@ impl Dispatcher {
         self.retired.take()
     }
 
-    /// Returns the task that has the processor at `now_ns`. A clock that goes back is taken to stand still.
+    /// Returns the task that has the processor at `now_ns`. A clock that goes back is taken to
+    /// stand still.
     pub fn decide(&mut self, now_ns: u64) -> Decision {
         let now_ns = now_ns.max(self.now_ns);
         self.charge(now_ns - self.now_ns);

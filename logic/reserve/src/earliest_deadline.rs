@@ -1,8 +1,10 @@
 //! Earliest deadline first on one processor: the processor demand, exactly.
 //!
-//! Everybody meets the deadline if and only if, for each length of time, the work that can be released and fall due within it is not
-//! longer (Baruah, Rosier and Howell 1990; with jitter Spuri 1996). Of these lengths few need a look: quick processor-demand analysis goes
-//! from the longest that matters downwards, and each look says how far down the next is (Zhang and Burns, IEEE TC 2009).
+//! Everybody meets the deadline if and only if, for each length of time, the work that can be
+//! released and fall due within it is not longer (Baruah, Rosier and Howell 1990; with jitter Spuri
+//! 1996). Of these lengths few need a look: quick processor-demand analysis goes from the longest
+//! that matters downwards, and each look says how far down the next is (Zhang and Burns, IEEE TC
+//! 2009).
 
 use crate::effort::{Effort, Undecided};
 use crate::fixed_priority::Response;
@@ -92,11 +94,13 @@ impl<'a> Demand<'a> {
         Ok(self.looks(longest, &Whole, effort, true)?.is_none())
     }
 
-    /// How long a task takes at worst, from the beginning of its period, if equal deadlines go against it (Spuri 1996).
+    /// How long a task takes at worst, from the beginning of its period, if equal deadlines go
+    /// against it (Spuri 1996).
     ///
-    /// The others are released together, and of its own releases one has its deadline where another's is, or its own: each such place in the longest busy
-    /// window is looked at. Work with a later deadline is not in the way. A hyperperiod later, no more is left over than before, so places within one
-    /// suffice.
+    /// The others are released together, and of its own releases one has its deadline where
+    /// another's is, or its own: each such place in the longest busy window is looked at. Work with
+    /// a later deadline is not in the way. A hyperperiod later, no more is left over than before,
+    /// so places within one suffice.
     pub fn response(&self, who: usize, effort: &mut Effort) -> Result<Response, Undecided> {
         let Some(task) = self.loads.get(who) else { return Ok(Response::Within(0)) };
         if compare_to_one(self.shares()) == Ordering::Greater {
@@ -107,13 +111,15 @@ impl<'a> Demand<'a> {
         let longest = self.busy_window(hyperperiod, effort)?.min(hyperperiod);
         let mut worst = 0;
         for other in self.loads {
-            // Deadlines of the other, as they stand to the beginning of the period that is looked at.
+            // Deadlines of the other, as they stand to the beginning of the period that is looked
+            // at.
             let ahead = task.first_due().saturating_sub(other.first_due()).div_ceil(other.period);
             let mut due = other.first_due().saturating_add(ahead.saturating_mul(other.period));
             let mut done = 0;
             while due - task.first_due() < longest {
                 let begin = due - task.first_due();
-                // The later the deadline, the more is in the way: what is done then is done no sooner.
+                // The later the deadline, the more is in the way: what is done then is done no
+                // sooner.
                 done = self.done(who, task, begin, done, effort)?;
                 worst = worst.max(done.saturating_add(task.jitter).saturating_sub(begin));
                 due = due.saturating_add(other.period);
@@ -122,7 +128,8 @@ impl<'a> Demand<'a> {
         Ok(Response::Within(worst))
     }
 
-    /// When the release is done whose period begins so long, less the jitter, after all others are released together; not before `from`.
+    /// When the release is done whose period begins so long, less the jitter, after all others are
+    /// released together; not before `from`.
     fn done(
         &self,
         who: usize,
@@ -160,7 +167,8 @@ impl<'a> Demand<'a> {
         self.looks(longest, given, effort, false)
     }
 
-    /// Looks at the lengths from `longest` down; ends at the first overload that it comes to, or goes on to the shortest.
+    /// Looks at the lengths from `longest` down; ends at the first overload that it comes to, or
+    /// goes on to the shortest.
     fn looks(
         &self,
         longest: u64,
@@ -181,7 +189,8 @@ impl<'a> Demand<'a> {
                 window = self.step_below(within);
                 continue;
             }
-            // All that is due up to here is given within `enough`; what is between has no more due, so it holds too.
+            // All that is due up to here is given within `enough`; what is between has no more due,
+            // so it holds too.
             let enough = given.window_for(work);
             window = if enough < within { self.step_at_most(enough) } else { self.step_below(within) };
         }
@@ -203,7 +212,8 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// No longer window can be the shortest that is overloaded; `None` where none can. The processor has time for all.
+    /// No longer window can be the shortest that is overloaded; `None` where none can. The
+    /// processor has time for all.
     fn longest_that_matters(&self, effort: &mut Effort) -> Result<Option<u64>, Undecided> {
         let relaxed = self.loads.iter().all(|load| load.first_due() >= load.period);
         if relaxed {
@@ -222,7 +232,8 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Where tasks leave the processor some time: beyond this length that time makes up for early deadlines.
+    /// Where tasks leave the processor some time: beyond this length that time makes up for early
+    /// deadlines.
     fn by_slack(&self) -> Option<u64> {
         let taken: u128 = self.loads.iter().map(|load| fraction::up(load.cost, load.period)).sum();
         let free = ONE.checked_sub(taken).filter(|free| *free > 0)?;
@@ -234,7 +245,8 @@ impl<'a> Demand<'a> {
         u64::try_from((ahead.checked_mul(ONE)?).div_ceil(free)).ok()
     }
 
-    /// The longest time for which a processor that has all to do at once is never idle, an overload shows in it; or something over `enough`.
+    /// The longest time for which a processor that has all to do at once is never idle, an overload
+    /// shows in it; or something over `enough`.
     fn busy_window(&self, enough: u64, effort: &mut Effort) -> Result<u64, Undecided> {
         let mut window = self.loads.iter().fold(0_u64, |sum, load| sum.saturating_add(load.cost));
         loop {

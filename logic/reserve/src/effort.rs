@@ -1,7 +1,9 @@
-//! A bound on how long an analysis may take, counted in steps, so that it ends at the same point on every machine.
+//! A bound on how long an analysis may take, counted in steps, so that it ends at the same point on
+//! every machine.
 
-/// Most steps of one analysis, each the share of one task in a sum: a fraction of a second. Two hundred reservations need
-/// a hundredth of it; only periods and budgets that somebody chose for that purpose need more.
+/// Most steps of one analysis, each the share of one task in a sum: a fraction of a second. Two
+/// hundred reservations need a hundredth of it; only periods and budgets that somebody chose for
+/// that purpose need more.
 pub const MOST_STEPS: u64 = 20_000_000;
 
 /// The steps that are left.

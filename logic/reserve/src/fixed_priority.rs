@@ -1,8 +1,9 @@
 //! Fixed priorities on one processor: exact response times.
 //!
-//! The response time of a task is greatest in a window that begins when it and everybody above it are released together, each as
-//! late as its jitter allows, and then as often as they can be (Joseph and Pandya 1986; Audsley et al. 1993). With deadlines beyond periods all its
-//! releases in that window count (Lehoczky, RTSS 1990; Tindell, Burns and Wellings 1994).
+//! The response time of a task is greatest in a window that begins when it and everybody above it
+//! are released together, each as late as its jitter allows, and then as often as they can be
+//! (Joseph and Pandya 1986; Audsley et al. 1993). With deadlines beyond periods all its releases in
+//! that window count (Lehoczky, RTSS 1990; Tindell, Burns and Wellings 1994).
 
 use crate::effort::{Effort, Undecided};
 use crate::fraction::{self, ONE, compare_to_one};
@@ -30,7 +31,8 @@ impl Response {
 /// A processor with fixed priorities; the loads in their order, highest first.
 pub(crate) struct Levels<'a> {
     loads: &'a [Load],
-    /// The first level that wants exactly the whole processor together with those above, and the first that wants more.
+    /// The first level that wants exactly the whole processor together with those above, and the
+    /// first that wants more.
     full: usize,
     over: usize,
 }
@@ -47,7 +49,8 @@ impl<'a> Levels<'a> {
         Self { loads, full, over }
     }
 
-    /// Whether everybody from `first` on meets the deadline; else the level of the first who does not.
+    /// Whether everybody from `first` on meets the deadline; else the level of the first who does
+    /// not.
     pub fn first_miss(&self, first: usize, effort: &mut Effort) -> Result<Option<usize>, Undecided> {
         for (level, load) in self.loads.iter().enumerate().skip(first) {
             if !self.response(level, Some(load.deadline), effort)?.meets(load.deadline) {
@@ -57,8 +60,10 @@ impl<'a> Levels<'a> {
         Ok(None)
     }
 
-    /// The same with what is remembered of each level: a window that held all its work before, or 0. Where it still does (or one a little longer does), and the
-    /// deadline is within the period, the level is known to be in time without a search from the beginning. The result is remembered instead.
+    /// The same with what is remembered of each level: a window that held all its work before,
+    /// or 0. Where it still does (or one a little longer does), and the deadline is within the
+    /// period, the level is known to be in time without a search from the beginning. The result is
+    /// remembered instead.
     pub fn first_miss_near(
         &self,
         first: usize,
@@ -82,7 +87,8 @@ impl<'a> Levels<'a> {
         Ok(None)
     }
 
-    /// A window, from `window` up, within the deadline of a level, that holds all work which is released in it. There may be one where none is found.
+    /// A window, from `window` up, within the deadline of a level, that holds all work which is
+    /// released in it. There may be one where none is found.
     fn holding_window(
         &self,
         level: usize,
@@ -147,7 +153,8 @@ impl<'a> Levels<'a> {
     }
 }
 
-/// The first number below `count` for which something holds that holds for all greater ones, too; else `count`.
+/// The first number below `count` for which something holds that holds for all greater ones, too;
+/// else `count`.
 fn first(count: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -161,13 +168,15 @@ fn first(count: usize, holds: impl Fn(usize) -> bool) -> usize {
     low
 }
 
-/// The end of a window in which `own` work is done besides all that comes from above; anything beyond `stop` once that is passed.
+/// The end of a window in which `own` work is done besides all that comes from above; anything
+/// beyond `stop` once that is passed.
 fn settle(above: &[Load], own: u64, from: u64, stop: u64, effort: &mut Effort) -> Result<u64, Undecided> {
     let mut window = at_least(above, own).max(from);
     loop {
         effort.spend(above.len() + 1)?;
         let work = above.iter().fold(own, |work, load| work.saturating_add(load.released(window)));
-        // Rounding may have put the start behind the fixed point of an earlier release, never behind this one's.
+        // Rounding may have put the start behind the fixed point of an earlier release, never
+        // behind this one's.
         if work <= window || work > stop {
             return Ok(work.max(window));
         }
@@ -175,8 +184,8 @@ fn settle(above: &[Load], own: u64, from: u64, stop: u64, effort: &mut Effort) -
     }
 }
 
-/// A window that is surely too short or just right: what the sum would be without rounding up. It saves most of the steps where the
-/// processor is nearly full.
+/// A window that is surely too short or just right: what the sum would be without rounding up. It
+/// saves most of the steps where the processor is nearly full.
 fn at_least(above: &[Load], own: u64) -> u64 {
     let together = above.iter().fold(own, |sum, load| sum.saturating_add(load.cost));
     let taken: u128 = above.iter().map(|load| fraction::down(load.cost, load.period)).sum();

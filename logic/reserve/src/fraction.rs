@@ -1,8 +1,10 @@
-//! Sums of fractions without floats: exactly where it decides, rounded to the safe side where a bound suffices.
+//! Sums of fractions without floats: exactly where it decides, rounded to the safe side where a
+//! bound suffices.
 
 use std::cmp::Ordering;
 
-/// One, in fixed point: 62 bits behind the point, so that the product of two numbers up to 2 fits 126 bits.
+/// One, in fixed point: 62 bits behind the point, so that the product of two numbers up to 2 fits
+/// 126 bits.
 pub(crate) const ONE: u128 = 1 << 62;
 
 /// `part / whole` in fixed point, rounded up.
@@ -40,8 +42,8 @@ pub(crate) fn compare_to_one(parts: impl Iterator<Item = (u64, u64)> + Clone) ->
 
 /// The same by long division, 64 bits at a time, until the digits differ.
 ///
-/// A sum that is not one differs from it by one part in the product of all denominators at least. So once more digits agree
-/// than that product has, the sum is one.
+/// A sum that is not one differs from it by one part in the product of all denominators at least.
+/// So once more digits agree than that product has, the sum is one.
 fn divide_long(parts: impl Iterator<Item = (u64, u64)>) -> Ordering {
     let mut wholes = 0_i128;
     let mut remainders: Vec<(u64, u64)> = Vec::new();

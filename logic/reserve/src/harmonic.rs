@@ -8,7 +8,8 @@ use crate::task::Task;
 pub struct Discord {
     /// Indices of the tasks whose periods do not go with the shorter ones.
     pub who: Vec<usize>,
-    /// For each task a period of a harmonic set, in ns, none longer than its own: budgets that stay promise no less.
+    /// For each task a period of a harmonic set, in ns, none longer than its own: budgets that stay
+    /// promise no less.
     pub harmonic_ns: Vec<u64>,
 }
 
@@ -37,8 +38,9 @@ fn to_blame(tasks: &[Task], fits: impl Fn(u64) -> bool) -> Vec<usize> {
     blamed
 }
 
-/// A period for each task: a base times a power of two, not longer than its own. Of the bases, of which each task proposes one, the one that costs
-/// least utilisation (Han and Tyan's specialization, RTSS 1997).
+/// A period for each task: a base times a power of two, not longer than its own. Of the bases, of
+/// which each task proposes one, the one that costs least utilisation (Han and Tyan's
+/// specialization, RTSS 1997).
 fn nearest(tasks: &[Task]) -> Vec<u64> {
     let Some(shortest) = tasks.iter().map(Task::period_ns).min() else { return Vec::new() };
     let proposals = tasks.iter().map(|task| {

@@ -1,8 +1,10 @@
 //! Two levels: the jobs inside a virtual task machine, on what its table gives.
 //!
-//! Jobs are released when they like (no two of one job closer than its period), so the worst begins where a stretch has just ended: all of them are
-//! released then. Each such beginning is looked at. With fixed priorities the response time is the longest of all beginnings; under earliest deadline first, no
-//! more work may fall due in any length of time than the least that is given in it.
+//! Jobs are released when they like (no two of one job closer than its period), so the worst begins
+//! where a stretch has just ended: all of them are released then. Each such beginning is looked at.
+//! With fixed priorities the response time is the longest of all beginnings; under earliest
+//! deadline first, no more work may fall due in any length of time than the least that is given in
+//! it.
 
 use crate::admission::{AdmitError, Rule};
 use crate::earliest_deadline::{Demand, Overload};
@@ -15,7 +17,8 @@ use crate::supply::Supply;
 use crate::task::{Load, MOST_TASKS, Policy, Task};
 use std::cmp::Ordering;
 
-/// Admits `jobs` to what a table gives; a refusal says by how much the budget of the job of index `newcomer` (or of whoever would miss) is too great.
+/// Admits `jobs` to what a table gives; a refusal says by how much the budget of the job of index
+/// `newcomer` (or of whoever would miss) is too great.
 ///
 /// # Errors
 /// Where a job would miss, or it can't be told.
@@ -40,7 +43,8 @@ pub fn admit(
     Err(AdmitError::Refused(Box::new(Refusal { policy: rule.policy, miss, sought: Some(who), remedies })))
 }
 
-/// How long each job takes at worst on what a table gives, in the order of `jobs`; for fixed priorities. `None` under earliest deadline first.
+/// How long each job takes at worst on what a table gives, in the order of `jobs`; for fixed
+/// priorities. `None` under earliest deadline first.
 ///
 /// # Errors
 /// Where it can't be told.
@@ -93,7 +97,8 @@ impl Inside<'_> {
         compare_to_one(loads.iter().map(|load| (load.cost, load.period)).chain([others]))
     }
 
-    /// The response time of a level at the worst of all beginnings; one over `enough` is only known to be over it.
+    /// The response time of a level at the worst of all beginnings; one over `enough` is only known
+    /// to be over it.
     fn response(
         &self,
         loads: &[Load],

@@ -14,8 +14,9 @@
 //! | what is there, above and below, and who makes, admits, moves and suspends it? | [`model::Model`] |
 //! | what would come of it? | [`Scenario::run`] for tasks under a policy, [`world::run`] for jobs under a dispatcher, [`trace::replay`] |
 //!
-//! All in whole nanoseconds, bits and bytes; nothing that decides is a float. All input is a stranger's, so each number and each
-//! analysis has a bound, and what can't be told within it is refused. `docs/spec/reserve.md` is the arithmetic.
+//! All in whole nanoseconds, bits and bytes; nothing that decides is a float. All input is a
+//! stranger's, so each number and each analysis has a bound, and what can't be told within it is
+//! refused. `docs/spec/reserve.md` is the arithmetic.
 
 #![forbid(unsafe_code)]
 

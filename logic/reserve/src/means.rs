@@ -87,8 +87,9 @@ impl Unkept {
 }
 
 impl Means {
-    /// Goes through those who want slots of one processor by their standing, and by name where that is equal; gives slots to each with whom the table can still
-    /// be kept, and says why of the others.
+    /// Goes through those who want slots of one processor by their standing, and by name where that
+    /// is equal; gives slots to each with whom the table can still be kept, and says why of the
+    /// others.
     #[must_use]
     pub fn share_out(self, policy: Policy, mut wanting: Vec<Wanting>) -> Vec<Unkept> {
         wanting.sort_by(|one, other| (one.standing, &one.name).cmp(&(other.standing, &other.name)));
@@ -163,8 +164,8 @@ impl Means {
         Self::asked_ppm(tasks) <= self.most_ppm && rule.holds(tasks).unwrap_or(false)
     }
 
-    /// The greatest budget and the shortest period with which the table could be kept, of those that make one. Both are found by halving: less of a processor
-    /// never hurts.
+    /// The greatest budget and the shortest period with which the table could be kept, of those
+    /// that make one. Both are found by halving: less of a processor never hurts.
     fn remedies(self, rule: Rule, tasks: &[Task], who: usize) -> Vec<Remedy> {
         let Some(own) = tasks.get(who).copied() else { return Vec::new() };
         let with = |task: Task| {
@@ -190,7 +191,8 @@ impl Means {
     }
 }
 
-/// The number nearest to `bad`, towards `limit`, that passes. `bad` does not, and from the first that does on all do.
+/// The number nearest to `bad`, towards `limit`, that passes. `bad` does not, and from the first
+/// that does on all do.
 pub(crate) fn closest(bad: u64, limit: u64, passes: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut bad, mut good) = (bad, limit);
     if limit > 0 && !passes(limit) {
@@ -363,7 +365,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// Machines that have slots can have them together; and what is proposed would have passed, and a nanosecond more not.
+        /// Machines that have slots can have them together; and what is proposed would have passed,
+        /// and a nanosecond more not.
         #[test]
         fn who_has_slots_has_a_table_and_what_is_proposed_passes(budgets in prop::collection::vec(1_u64..30, 1..6), switch_us in 0_u64..2_000) {
             let means = means(switch_us);

@@ -1,4 +1,5 @@
-//! Classes of a link: what is promised of it, with headers, in bits and bytes and nothing in between.
+//! Classes of a link: what is promised of it, with headers, in bits and bytes and nothing in
+//! between.
 
 use crate::refusal::Span;
 
@@ -27,7 +28,8 @@ pub struct Link {
     pub rate_bits: u64,
     /// The bytes that its queues hold: all bursts at once have to fit.
     pub queue_bytes: u64,
-    /// The longest packet, in bytes with headers: no burst is shorter, and no packet is interrupted.
+    /// The longest packet, in bytes with headers: no burst is shorter, and no packet is
+    /// interrupted.
     pub packet_bytes: u64,
 }
 
@@ -141,8 +143,9 @@ impl Link {
         }
     }
 
-    /// How long a packet of an admitted class waits at worst until it is on the wire, where each class keeps to its rate: all bursts are before it, and a
-    /// packet of somebody else's that can't be interrupted. Rounded up.
+    /// How long a packet of an admitted class waits at worst until it is on the wire, where each
+    /// class keeps to its rate: all bursts are before it, and a packet of somebody else's that
+    /// can't be interrupted. Rounded up.
     pub fn worst_wait(&self, classes: &[Class]) -> Span {
         let bytes = classes.iter().map(|class| u128::from(class.burst_bytes)).sum::<u128>()
             + u128::from(self.packet_bytes);
@@ -151,7 +154,8 @@ impl Link {
     }
 }
 
-/// The bits per second on the wire of a stream whose packets carry `payload_bytes` behind `header_bytes` each; rounded up. `None` where packets carry nothing.
+/// The bits per second on the wire of a stream whose packets carry `payload_bytes` behind
+/// `header_bytes` each; rounded up. `None` where packets carry nothing.
 pub fn on_wire_bits(payload_bits: u64, payload_bytes: u32, header_bytes: u32) -> Option<u64> {
     let (payload, whole) = (u128::from(payload_bytes), u128::from(payload_bytes) + u128::from(header_bytes));
     if payload == 0 {

@@ -217,7 +217,8 @@ impl Node {
         }
     }
 
-    /// Whether all that is promised can be kept; processors are looked at as `which` says, and of those on them only who is not above all that `grown` names.
+    /// Whether all that is promised can be kept; processors are looked at as `which` says, and of
+    /// those on them only who is not above all that `grown` names.
     pub(crate) fn check(
         &mut self,
         which: &[usize],

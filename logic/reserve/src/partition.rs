@@ -1,4 +1,5 @@
-//! Several processors: each task has one, chosen once, and each processor passes the exact test by itself.
+//! Several processors: each task has one, chosen once, and each processor passes the exact test by
+//! itself.
 
 use crate::admission::{AdmitError, Rule};
 use crate::refusal::Refusal;
@@ -63,7 +64,8 @@ pub enum PlaceError {
     NoPlace {
         /// Index of the task.
         who: usize,
-        /// For each processor that it may use and that refused it, why; indices in it are those of the whole set.
+        /// For each processor that it may use and that refused it, why; indices in it are those of
+        /// the whole set.
         tried: Vec<(usize, Refusal)>,
     },
     /// It may run nowhere.
@@ -91,7 +93,8 @@ fn nearest(tried: &[(usize, Refusal)]) -> String {
     }
 }
 
-/// Places all tasks on `processors` of the same rule; the processor of each, in the order of `placements`. The same input gives the same places.
+/// Places all tasks on `processors` of the same rule; the processor of each, in the order of
+/// `placements`. The same input gives the same places.
 ///
 /// # Errors
 /// Where a task finds no place, or it can't be told.

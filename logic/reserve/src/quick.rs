@@ -7,7 +7,8 @@ use std::cmp::Ordering;
 /// How it is known that everybody meets the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The processor is not over-full, and under this policy and with these deadlines nothing else is needed.
+    /// The processor is not over-full, and under this policy and with these deadlines nothing else
+    /// is needed.
     Utilisation,
     /// `(1 + U/n)^n <= 2`, which is Liu and Layland's bound `U <= n(2^(1/n) - 1)`.
     LiuLayland,
@@ -31,7 +32,8 @@ impl std::fmt::Display for Proof {
     }
 }
 
-/// A proof that costs a few divisions for each task, where there is one. Switches cost nothing here.
+/// A proof that costs a few divisions for each task, where there is one. Switches cost nothing
+/// here.
 pub fn accept(policy: Policy, tasks: &[Task]) -> Option<Proof> {
     if tasks.iter().any(|task| task.jitter_ns() > 0 || task.deadline_ns() < task.period_ns()) {
         return None;
@@ -39,7 +41,8 @@ pub fn accept(policy: Policy, tasks: &[Task]) -> Option<Proof> {
     match policy {
         Policy::EarliestDeadline => fits(tasks).then_some(Proof::Utilisation),
         Policy::RateMonotonic => accept_rate_monotonic(tasks),
-        // With deadlines beyond periods this order may be another one, for which the bounds do not hold.
+        // With deadlines beyond periods this order may be another one, for which the bounds do not
+        // hold.
         Policy::DeadlineMonotonic => tasks
             .iter()
             .all(|task| task.deadline_ns() == task.period_ns())

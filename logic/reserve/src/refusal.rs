@@ -1,4 +1,5 @@
-//! A refusal that explains itself: who would miss, by how much, and the smallest change that would pass.
+//! A refusal that explains itself: who would miss, by how much, and the smallest change that would
+//! pass.
 
 use crate::fixed_priority::Response;
 use crate::task::Policy;
@@ -13,7 +14,8 @@ pub struct Miss {
     pub response: Response,
     /// How long it may take, in ns.
     pub deadline_ns: u64,
-    /// Under earliest deadline first: the shortest time, in ns, in which more work falls due, and that work, in ns.
+    /// Under earliest deadline first: the shortest time, in ns, in which more work falls due, and
+    /// that work, in ns.
     pub overload: Option<(u64, u64)>,
 }
 
@@ -52,7 +54,8 @@ pub struct Refusal {
     pub policy: Policy,
     /// The task that would miss first.
     pub miss: Miss,
-    /// Of whom a smaller budget (and on a whole processor a longer period) was sought that would help, if that was.
+    /// Of whom a smaller budget (and on a whole processor a longer period) was sought that would
+    /// help, if that was.
     pub sought: Option<usize>,
     /// The changes that would help, of those that were sought.
     pub remedies: Vec<Remedy>,

@@ -1,7 +1,8 @@
 //! A processor in virtual time: who runs when, and who is late.
 //!
-//! It is the other witness to what admission says, and it builds the dispatch tables: so it knows nothing of the analysis. A switch takes
-//! its time here whenever it happens, and nobody interrupts it.
+//! It is the other witness to what admission says, and it builds the dispatch tables: so it knows
+//! nothing of the analysis. A switch takes its time here whenever it happens, and nobody interrupts
+//! it.
 
 use crate::admission::Rule;
 use crate::task::{Policy, Task};
@@ -12,9 +13,11 @@ pub const MOST_LATE: usize = 64;
 /// When work becomes ready.
 #[derive(Debug, Clone, Copy)]
 pub enum Arrivals<'a> {
-    /// The worst that can be: all at once, each as late as its jitter allows, and then as often as they can be.
+    /// The worst that can be: all at once, each as late as its jitter allows, and then as often as
+    /// they can be.
     Together,
-    /// Periods begin at these offsets, in ns, one for each task; of the jitter, release `n` of task `i` takes what a generator makes of this seed.
+    /// Periods begin at these offsets, in ns, one for each task; of the jitter, release `n` of task
+    /// `i` takes what a generator makes of this seed.
     Offset(&'a [u64], u64),
 }
 
@@ -23,7 +26,8 @@ pub enum Arrivals<'a> {
 pub enum Stretch<'a> {
     /// All the time.
     Whole,
-    /// In these stretches `(from, to)` of each cycle, in ns, in order and apart; the simulation begins at `shift` ns in the first cycle.
+    /// In these stretches `(from, to)` of each cycle, in ns, in order and apart; the simulation
+    /// begins at `shift` ns in the first cycle.
     Cycle {
         /// In order, none empty, none beyond the cycle.
         stretches: &'a [(u64, u64)],
@@ -102,7 +106,8 @@ struct Line {
     next_ns: u64,
     /// The time that is left of the one that is under way.
     left_ns: u64,
-    /// Beginning of the first period, before which nothing is ready; time is shifted so that it is not negative.
+    /// Beginning of the first period, before which nothing is ready; time is shifted so that it is
+    /// not negative.
     begin_ns: u64,
     late_noted: bool,
 }

@@ -75,9 +75,11 @@ impl Supply {
         cycles.saturating_mul(self.cycle_ns).saturating_add(from + (rest - before))
     }
 
-    /// The least that is given in any window of `window_ns` (the supply bound function of this very table).
+    /// The least that is given in any window of `window_ns` (the supply bound function of this very
+    /// table).
     pub fn least_ns(&self, window_ns: u64) -> u64 {
-        // A window that begins elsewhere gets no less than one that begins where a stretch has just ended.
+        // A window that begins elsewhere gets no less than one that begins where a stretch has just
+        // ended.
         self.ends()
             .map(|(end, given)| self.given_ns(end.saturating_add(window_ns)) - given)
             .min()

@@ -1,4 +1,5 @@
-//! The dispatch table: what a policy would do over one cycle, worked out before, and then repeated for ever.
+//! The dispatch table: what a policy would do over one cycle, worked out before, and then repeated
+//! for ever.
 
 use crate::admission::{AdmitError, Rule};
 use crate::harmonic::{self, Discord};
@@ -75,7 +76,8 @@ pub struct Turn {
 }
 
 impl Table {
-    /// Works out the table of `tasks` under a rule: all released together at its beginning, and done at its end.
+    /// Works out the table of `tasks` under a rule: all released together at its beginning, and
+    /// done at its end.
     ///
     /// # Errors
     /// Where somebody would miss, or the periods make a cycle of more than [`MOST_RELEASES`].
@@ -99,7 +101,8 @@ impl Table {
         })?;
         let mut builder = Builder::new(rule, tasks, cycle_ns);
         while builder.step() {}
-        // Behind the last time at which nothing was left over, no more was released than fits before the end, switches included.
+        // Behind the last time at which nothing was left over, no more was released than fits
+        // before the end, switches included.
         debug_assert!(builder.now <= cycle_ns, "the work of a cycle is done in it");
         // A switch to somebody who was interrupted before it ran gives nothing.
         builder.slots.retain(|slot| slot.to_ns - slot.from_ns > slot.switch_ns);
@@ -116,13 +119,14 @@ impl Table {
         &self.slots
     }
 
-    /// The times `(from, to)` of the cycle, in ns, both included, at which all that was released before is done. Another table can begin there: it finds
-    /// nothing left over.
+    /// The times `(from, to)` of the cycle, in ns, both included, at which all that was released
+    /// before is done. Another table can begin there: it finds nothing left over.
     pub fn quiet_ns(&self) -> &[(u64, u64)] {
         &self.quiet
     }
 
-    /// The first time at or after `now_ns` at which nothing is left over; times count from a beginning of the table and may be in any cycle.
+    /// The first time at or after `now_ns` at which nothing is left over; times count from a
+    /// beginning of the table and may be in any cycle.
     pub fn next_quiet_ns(&self, now_ns: u64) -> u64 {
         let (begin, inside) = (now_ns - now_ns % self.cycle_ns, now_ns % self.cycle_ns);
         if inside == 0 {
@@ -134,8 +138,9 @@ impl Table {
         }
     }
 
-    /// The same table with other numbers: task `n` becomes `numbers[n]`; one that has no number keeps its own. So tables of different sets can speak of the same
-    /// virtual task machines of a dispatcher.
+    /// The same table with other numbers: task `n` becomes `numbers[n]`; one that has no number
+    /// keeps its own. So tables of different sets can speak of the same virtual task machines of a
+    /// dispatcher.
     #[must_use]
     pub fn renumbered(mut self, numbers: &[usize]) -> Self {
         for slot in &mut self.slots {
@@ -168,7 +173,8 @@ struct Builder<'a> {
     cycle: u64,
     now: u64,
     ranks: Vec<u64>,
-    /// When who is released next, and who has how many releases not done, and what is left of the first.
+    /// When who is released next, and who has how many releases not done, and what is left of the
+    /// first.
     releases: BinaryHeap<Reverse<(u64, usize)>>,
     waiting: Vec<u64>,
     left: Vec<u64>,

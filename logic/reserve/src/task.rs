@@ -2,18 +2,21 @@
 
 use crate::refusal::Span;
 
-/// Longest period and longest deadline, in ns: an hour. A budget that is renewed less often is no reservation but a booking.
+/// Longest period and longest deadline, in ns: an hour. A budget that is renewed less often is no
+/// reservation but a booking.
 pub const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Longest context switch that is believed, in ns: a thousand times what a slow processor takes.
 pub const LONGEST_SWITCH_NS: u64 = 10_000_000;
 /// Most tasks that are analysed together. More do not fit into an answer that somebody waits for.
 pub const MOST_TASKS: usize = 1024;
 
-/// A recurring demand: `budget` of processor time in each `period`, done at most `deadline` after the period began, though the
-/// work may become ready up to `jitter` after that. Of a virtual task machine or of a job inside one.
+/// A recurring demand: `budget` of processor time in each `period`, done at most `deadline` after
+/// the period began, though the work may become ready up to `jitter` after that. Of a virtual task
+/// machine or of a job inside one.
 ///
-/// All in nanoseconds. `0 < budget <= period`, `budget + jitter <= deadline`, nothing over [`LONGEST_NS`]. The deadline may be
-/// longer than the period: then several releases can be under way, and are served in their order.
+/// All in nanoseconds. `0 < budget <= period`, `budget + jitter <= deadline`, nothing over
+/// [`LONGEST_NS`]. The deadline may be longer than the period: then several releases can be under
+/// way, and are served in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Task {
     budget_ns: u64,
@@ -152,10 +155,12 @@ impl Task {
 
 /// The time that a processor loses when it turns from one task to another.
 ///
-/// Each release is charged two switches: one to it, and one back to whom it interrupted. A switch is not interrupted, so whoever is released during one to
-/// somebody of lower priority waits for its end; the last release of a busy window pays for that, whose own switch back comes too late to be in anybody's way.
-/// With a cost of zero the tests are exact, with another one they are safe: nobody who is admitted misses, and somebody whose luck would have spared him
-/// switches may be refused.
+/// Each release is charged two switches: one to it, and one back to whom it interrupted. A switch
+/// is not interrupted, so whoever is released during one to somebody of lower priority waits for
+/// its end; the last release of a busy window pays for that, whose own switch back comes too late
+/// to be in anybody's way. With a cost of zero the tests are exact, with another one they are safe:
+/// nobody who is admitted misses, and somebody whose luck would have spared him switches may be
+/// refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Costs {
     switch_ns: u64,
@@ -192,17 +197,20 @@ pub struct CostsError {
 /// The policies of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// The shorter the period, the higher the priority (Liu and Layland, JACM 1973). Of equals, who was named first.
+    /// The shorter the period, the higher the priority (Liu and Layland, JACM 1973). Of equals, who
+    /// was named first.
     #[default]
     RateMonotonic,
-    /// The shorter the deadline, the higher the priority (Leung and Whitehead, 1982). Of equals, who was named first.
+    /// The shorter the deadline, the higher the priority (Leung and Whitehead, 1982). Of equals,
+    /// who was named first.
     DeadlineMonotonic,
     /// The task whose deadline comes next (Liu and Layland, JACM 1973).
     EarliestDeadline,
 }
 
 impl Policy {
-    /// The indices of `tasks`, highest priority first. Earliest deadline first has no such order: they come as they are.
+    /// The indices of `tasks`, highest priority first. Earliest deadline first has no such order:
+    /// they come as they are.
     pub fn order(self, tasks: &[Task]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..tasks.len()).collect();
         match self {
@@ -243,7 +251,8 @@ impl Load {
         }
     }
 
-    /// Most work that is released in a window of `window` ns: at its beginning with all of the jitter, then as early as can be.
+    /// Most work that is released in a window of `window` ns: at its beginning with all of the
+    /// jitter, then as early as can be.
     pub fn released(&self, window: u64) -> u64 {
         window.saturating_add(self.jitter).div_ceil(self.period).saturating_mul(self.cost)
     }

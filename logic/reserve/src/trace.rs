@@ -111,7 +111,8 @@ pub fn tell(dispatcher: &mut Dispatcher, input: &Input) -> Result<(), DispatchEr
     }
 }
 
-/// Tells a dispatcher that is as the recorded one was at first all that the recorded one was told, and compares the decisions.
+/// Tells a dispatcher that is as the recorded one was at first all that the recorded one was told,
+/// and compares the decisions.
 ///
 /// # Errors
 /// At the first that differs.

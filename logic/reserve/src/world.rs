@@ -1,4 +1,5 @@
-//! Jobs in virtual time under a dispatcher: the fourth enforcement, which shows what the others would do.
+//! Jobs in virtual time under a dispatcher: the fourth enforcement, which shows what the others
+//! would do.
 
 use crate::dispatch::{DispatchError, Dispatcher};
 use crate::simulate::MOST_LATE;
@@ -33,7 +34,8 @@ pub struct Overdue {
 pub struct History {
     /// The jobs that were late; the first of them.
     pub overdue: Vec<Overdue>,
-    /// For each recurring job the longest time from the beginning of a period until it was done, in ns.
+    /// For each recurring job the longest time from the beginning of a period until it was done, in
+    /// ns.
     pub responses_ns: Vec<u64>,
     /// The time that each recurring job was given in all, in ns.
     pub given_ns: Vec<u64>,
@@ -48,7 +50,8 @@ struct Progress {
     left_ns: u64,
 }
 
-/// Runs jobs under a dispatcher until `until_ns`. A change `(at, table)` is told when its time comes.
+/// Runs jobs under a dispatcher until `until_ns`. A change `(at, table)` is told when its time
+/// comes.
 ///
 /// # Errors
 /// Where a job is not in the dispatcher.

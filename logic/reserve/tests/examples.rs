@@ -15,7 +15,8 @@ fn refusal(rule: Rule, tasks: &[Task], newcomer: usize) -> String {
     rule.admit(tasks, Some(newcomer)).unwrap_err().to_string()
 }
 
-/// 32 in 40 ms and 8 in 40 ms are the whole processor. A bound on utilisation (0.83 for two) refuses that; the exact test does not, under any policy.
+/// 32 in 40 ms and 8 in 40 ms are the whole processor. A bound on utilisation (0.83 for two)
+/// refuses that; the exact test does not, under any policy.
 #[test]
 fn a_full_processor_is_admitted() {
     let set = [task(32 * MS, 40 * MS), task(8 * MS, 40 * MS)];
@@ -30,7 +31,8 @@ fn a_full_processor_is_admitted() {
     assert_eq!(responses, [Response::Within(32 * MS), Response::Within(40 * MS)]);
 }
 
-/// Streams of 25 pictures a second, 5.68 ms each: four fit into 24 ms in 40, a fifth does not, and into 32 ms it does.
+/// Streams of 25 pictures a second, 5.68 ms each: four fit into 24 ms in 40, a fifth does not, and
+/// into 32 ms it does.
 #[test]
 fn a_fifth_stream_needs_the_budget_of_five() {
     let stream = task(5_680 * US, 40 * MS);
@@ -54,7 +56,8 @@ fn a_fifth_stream_needs_the_budget_of_five() {
     assert_eq!(error.to_string(), words);
 }
 
-/// Five streams of 1,214 kbit/s are 6,070: more than the 6 Mbit/s that were reserved for them, even before headers.
+/// Five streams of 1,214 kbit/s are 6,070: more than the 6 Mbit/s that were reserved for them, even
+/// before headers.
 #[test]
 fn five_streams_are_more_than_six_megabits() {
     let link = Link { rate_bits: 10_000_000, queue_bytes: 100_000, packet_bytes: 1_514 };
@@ -67,7 +70,8 @@ fn five_streams_are_more_than_six_megabits() {
     assert!(error.ends_with("they would if one asked for 319075 bit/s less"), "{error}");
 }
 
-/// With 25 ms the third is done after 100 ms, just before both others come again; with a nanosecond more it waits for them.
+/// With 25 ms the third is done after 100 ms, just before both others come again; with a nanosecond
+/// more it waits for them.
 #[test]
 fn a_refusal_names_who_when_and_what_would_help() {
     let set = [task(20 * MS, 50 * MS), task(35 * MS, 100 * MS), task(30 * MS, 150 * MS)];
@@ -121,7 +125,8 @@ fn a_table_without_end_is_refused_with_periods_that_end() {
     assert!(late.to_string().contains("give the jitter to the jobs inside it"), "{late}");
 }
 
-/// Periods that have nothing in common, and a processor with hardly any time left: the analysis ends, and says no where it can't tell.
+/// Periods that have nothing in common, and a processor with hardly any time left: the analysis
+/// ends, and says no where it can't tell.
 #[test]
 fn what_would_take_for_ever_is_refused() {
     let set = [

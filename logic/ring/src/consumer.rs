@@ -7,8 +7,8 @@ use wire::ring::{self as layout, RecordWord};
 use crate::producer::processor;
 use crate::{Label, Memory, Piece, Place, Prepared, Sleep, Violation, Wake};
 
-/// `consumed` is published when this part of the ring has been released: often enough that a producer seldom
-/// waits, seldom enough that its line stays with the consumer.
+/// `consumed` is published when this part of the ring has been released: often enough that a
+/// producer seldom waits, seldom enough that its line stays with the consumer.
 const PUBLISH_PART: u64 = 4;
 
 /// The reading half of a ring.
@@ -28,7 +28,8 @@ pub struct Consumer<M> {
     forsworn: bool,
 }
 
-/// A message that was committed and found possible: its place and length do not change any more, its bytes may.
+/// A message that was committed and found possible: its place and length do not change any more,
+/// its bytes may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     position: u64,
@@ -86,14 +87,16 @@ impl<M: Memory> Consumer<M> {
         Consumer { memory, place, consumed: 0, published: 0, processor: 0, within: false, forsworn: false }
     }
 
-    /// Says that this end orders the producer's memory before it sleeps, with [`Memory::barrier`], so that the producer
-    /// need not fence. `false` takes it back, which a producer may notice late.
+    /// Says that this end orders the producer's memory before it sleeps, with [`Memory::barrier`],
+    /// so that the producer need not fence. `false` takes it back, which a producer may notice
+    /// late.
     pub fn offer_barrier(&mut self, offered: bool) {
         self.memory.store(self.place.control(layout::CONTROL_BARRIER), u64::from(offered), Relaxed);
     }
 
-    /// This end never orders the producer's memory, because no barrier of its kernel reaches there: it offers none, and what the
-    /// producer alleges of fences means nothing to it. One that leaves them out all the same leaves its own messages unnoticed.
+    /// This end never orders the producer's memory, because no barrier of its kernel reaches there:
+    /// it offers none, and what the producer alleges of fences means nothing to it. One that leaves
+    /// them out all the same leaves its own messages unnoticed.
     pub fn forswear_barriers(&mut self) {
         self.offer_barrier(false);
         self.forsworn = true;
@@ -143,8 +146,8 @@ impl<M: Memory> Consumer<M> {
         self.check_message(alleged).map(Peek::Message)
     }
 
-    /// Moves the next message into `into` (replacing what was there) and releases it, if it is a whole one with nothing
-    /// wrong about it and nothing to do for the producer.
+    /// Moves the next message into `into` (replacing what was there) and releases it, if it is a
+    /// whole one with nothing wrong about it and nothing to do for the producer.
     #[inline]
     pub fn take_at_once(&mut self, into: &mut Vec<u8>) -> Taken {
         let word = self.word();
@@ -172,8 +175,9 @@ impl<M: Memory> Consumer<M> {
         Taken::Message(length)
     }
 
-    /// As [`Consumer::take_at_once`], of a message that begins with a head of `N` words which `judge` accepts: what follows the head replaces what
-    /// is in `into`. `None`: nothing was done, and [`Consumer::peek`] finds out what there is.
+    /// As [`Consumer::take_at_once`], of a message that begins with a head of `N` words which
+    /// `judge` accepts: what follows the head replaces what is in `into`. `None`: nothing was done,
+    /// and [`Consumer::peek`] finds out what there is.
     #[inline]
     pub fn take_headed_at_once<const N: usize, T>(
         &mut self,
@@ -230,7 +234,8 @@ impl<M: Memory> Consumer<M> {
         Ok(Record { position, length: alleged.length, piece })
     }
 
-    /// Steps over a padding to the message behind it, which is committed before it. Never two paddings in a row.
+    /// Steps over a padding to the message behind it, which is committed before it. Never two
+    /// paddings in a row.
     fn skip_padding(&mut self, alleged: RecordWord) -> Result<Record, Violation> {
         let position = self.consumed;
         let wrong = Violation::Padding { position, alleged: alleged.length };
@@ -259,7 +264,8 @@ impl<M: Memory> Consumer<M> {
         self.place.at(record.position) + layout::RECORD_HEADER_BYTES
     }
 
-    /// Copies bytes of a message, from `at` on. False, and nothing is done, when they would go beyond its end.
+    /// Copies bytes of a message, from `at` on. False, and nothing is done, when they would go
+    /// beyond its end.
     #[must_use]
     #[inline]
     pub fn copy(&self, record: &Record, at: usize, into: &mut [u8]) -> bool {
@@ -276,7 +282,8 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
-    /// Appends what follows the first `at` bytes of a message to `into`. False, and nothing is done, when it is shorter.
+    /// Appends what follows the first `at` bytes of a message to `into`. False, and nothing is
+    /// done, when it is shorter.
     #[must_use]
     #[inline]
     pub fn append_from(&self, record: &Record, at: usize, into: &mut Vec<u8>) -> bool {
@@ -307,8 +314,8 @@ impl<M: Memory> Consumer<M> {
         self.wake_producer()
     }
 
-    /// The ring is empty: all that was released is published. No fence: whoever finds a ring empty looks again, and then
-    /// sees what the producer wants, or prepares to sleep, and fences there.
+    /// The ring is empty: all that was released is published. No fence: whoever finds a ring empty
+    /// looks again, and then sees what the producer wants, or prepares to sleep, and fences there.
     #[inline]
     fn empty(&mut self) -> Wake {
         if self.published != self.consumed {
@@ -344,7 +351,8 @@ impl<M: Memory> Consumer<M> {
         if self.published != self.consumed {
             self.publish();
         }
-        // A swap, here and in `cancel_wait`: it stands behind whatever cleared the flag last, in every model.
+        // A swap, here and in `cancel_wait`: it stands behind whatever cleared the flag last, in
+        // every model.
         self.memory.swap(self.place.sleeping(), how.bits(), Relaxed);
         // SLEEP: pairs with the producer's `look_at_sleeper`. WANT: pairs with its `prepare_wait`.
         Label::SleepConsumer.fence(&self.memory);
@@ -357,21 +365,24 @@ impl<M: Memory> Consumer<M> {
         Prepared { sleep, word: how.bits(), blind, wake }
     }
 
-    /// As [`Consumer::prepare_wait`], for one who waits for more than a message: it looks at the ring, and at what else it waits for, when this
-    /// has been said, and takes it back by [`Consumer::cancel_wait`]. `Prepared::sleep` is always true.
+    /// As [`Consumer::prepare_wait`], for one who waits for more than a message: it looks at the
+    /// ring, and at what else it waits for, when this has been said, and takes it back by
+    /// [`Consumer::cancel_wait`]. `Prepared::sleep` is always true.
     pub fn listen(&mut self, how: Sleep) -> Prepared {
         if self.published != self.consumed {
             self.publish();
         }
         self.memory.swap(self.place.sleeping(), how.bits(), Relaxed);
-        // SLEEP: pairs with the producer's `look_at_sleeper`; what the caller looks at next is behind this fence, too.
+        // SLEEP: pairs with the producer's `look_at_sleeper`; what the caller looks at next is
+        // behind this fence, too.
         Label::SleepConsumer.fence(&self.memory);
         let blind = !self.order_producer();
         let wake = self.wake_producer();
         Prepared { sleep: true, word: how.bits(), blind, wake }
     }
 
-    /// Has the producer's last commit show, if it does not see to that itself. False: that can't be done.
+    /// Has the producer's last commit show, if it does not see to that itself. False: that can't be
+    /// done.
     fn order_producer(&mut self) -> bool {
         // REFENCED: pairs with the producer's `refence`. UNFENCED: pairs with its `unfence`.
         let order = Label::RefenceLoad.order(Acquire);

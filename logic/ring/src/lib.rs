@@ -1,11 +1,13 @@
 //! One direction of a channel: the ring algorithm, without waiting.
 //!
-//! A [`Producer`] writes messages into a ring, a [`Consumer`] takes them out; each half may be in another
-//! process, and neither trusts what the other wrote. Who waits, and how, is the business of `io/channel`; here
-//! is only what decides: where a message goes, whether there is room, who has to be woken.
+//! A [`Producer`] writes messages into a ring, a [`Consumer`] takes them out; each half may be in
+//! another process, and neither trusts what the other wrote. Who waits, and how, is the business of
+//! `io/channel`; here is only what decides: where a message goes, whether there is room, who has to
+//! be woken.
 //!
-//! The algorithm touches memory through [`Memory`], so that the very code that ships is model-checked
-//! (`tests/model.rs`, `RUSTFLAGS="--cfg loom"`). The bytes are those of `docs/spec/ring.md`.
+//! The algorithm touches memory through [`Memory`], so that the very code that ships is
+//! model-checked (`tests/model.rs`, `RUSTFLAGS="--cfg loom"`). The bytes are those of
+//! `docs/spec/ring.md`.
 //!
 //! # Orderings
 //!
@@ -43,7 +45,8 @@ pub use slot::Slot;
 pub use spin::Spin;
 pub use wake::{Prepared, Sleep, Wake};
 
-/// A rule of `docs/spec/ring.md` that the other end has broken. The channel can't be used any further.
+/// A rule of `docs/spec/ring.md` that the other end has broken. The channel can't be used any
+/// further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// `consumed` went back, beyond what was produced, or off the grid.
@@ -104,7 +107,8 @@ pub enum Violation {
         /// The length that this end takes.
         limit: usize,
     },
-    /// A padding does not end where the ring does, stands at its start, or has no message behind it.
+    /// A padding does not end where the ring does, stands at its start, or has no message behind
+    /// it.
     #[error("the padding at byte {position} alleges {alleged} bytes, or has no message behind it")]
     Padding {
         /// Where the record starts.

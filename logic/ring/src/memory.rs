@@ -7,8 +7,9 @@ use sys::region::Region;
 
 /// Shared memory of which another party may change any byte at any time.
 ///
-/// Offsets are in bytes from the region's start; words are 64 bits and aligned. Offsets come from [`crate::Place`]
-/// and never from the other party, so an implementation may panic when one is out of range.
+/// Offsets are in bytes from the region's start; words are 64 bits and aligned. Offsets come from
+/// [`crate::Place`] and never from the other party, so an implementation may panic when one is out
+/// of range.
 pub trait Memory {
     /// Loads a word.
     fn load(&self, offset: usize, order: Ordering) -> u64;
@@ -18,11 +19,11 @@ pub trait Memory {
     fn swap(&self, offset: usize, value: u64, order: Ordering) -> u64;
     /// A sequentially consistent fence: what I stored shows before I look at what others stored.
     fn fence(&self);
-    /// The light side of [`Memory::barrier`]: keeps the compiler from moving my stores behind my looks, and leaves the
-    /// processor to the other side's barrier. No instruction.
+    /// The light side of [`Memory::barrier`]: keeps the compiler from moving my stores behind my
+    /// looks, and leaves the processor to the other side's barrier. No instruction.
     fn no_fence(&self);
-    /// Has every thread of the other party that does without a fence execute one, and executes one itself. False: it
-    /// could not.
+    /// Has every thread of the other party that does without a fence execute one, and executes one
+    /// itself. False: it could not.
     fn barrier(&self) -> bool;
     /// Copies bytes into the region.
     fn copy_in(&self, offset: usize, from: &[u8]);

@@ -1,4 +1,5 @@
-//! The labelled orderings, by name: one place to weaken each, so that the model checker can show that it is needed.
+//! The labelled orderings, by name: one place to weaken each, so that the model checker can show
+//! that it is needed.
 //!
 //! The strong ordering is what ships, always; only under `cfg(loom)` can a test weaken one.
 
@@ -23,7 +24,8 @@ pub enum Label {
     SleepConsumer,
     /// SLEEP, consumer: the barrier in place of the fence of a producer that does not fence.
     SleepBarrier,
-    /// UNFENCED, producer: between saying that it does not fence any more and the first commit without a fence.
+    /// UNFENCED, producer: between saying that it does not fence any more and the first commit
+    /// without a fence.
     Unfence,
     /// REFENCED, producer: stores that it fences again.
     RefenceStore,
@@ -37,8 +39,9 @@ pub enum Label {
     EndStore,
     /// END: the other loads it.
     EndLoad,
-    /// ROUSE: an end that closes takes `sleeping` and `wanted` off whoever sleeps. The other side is the sleeper's
-    /// fence of SLEEP and of WANT, behind which it looks at the states of the ends.
+    /// ROUSE: an end that closes takes `sleeping` and `wanted` off whoever sleeps. The other side
+    /// is the sleeper's fence of SLEEP and of WANT, behind which it looks at the states of the
+    /// ends.
     RouseSwap,
 }
 

@@ -8,7 +8,8 @@ pub enum Piece {
     /// All of it.
     #[default]
     Whole,
-    /// Its beginning. If another has been begun and not ended, that one is abandoned; so it is by a whole one.
+    /// Its beginning. If another has been begun and not ended, that one is abandoned; so it is by a
+    /// whole one.
     First,
     /// More of the one that has been begun.
     Next,

@@ -2,10 +2,12 @@
 
 use wire::ring as layout;
 
-/// Fewest bytes of a ring that the algorithm works with; real rings are larger (`wire::ring::RING_BYTES_MIN`).
+/// Fewest bytes of a ring that the algorithm works with; real rings are larger
+/// (`wire::ring::RING_BYTES_MIN`).
 const CAPACITY_MIN: usize = 32;
 
-/// Where one ring stands. Made from sizes that the region's maker sealed, never from what a peer wrote.
+/// Where one ring stands. Made from sizes that the region's maker sealed, never from what a peer
+/// wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     control: usize,
@@ -14,8 +16,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// The ring of `capacity` bytes at `data`, with its control words at `control`. `None` when the capacity is
-    /// not a power of two of at least 32, or an offset is not aligned to words.
+    /// The ring of `capacity` bytes at `data`, with its control words at `control`. `None` when the
+    /// capacity is not a power of two of at least 32, or an offset is not aligned to words.
     #[must_use]
     pub fn new(control: usize, data: usize, capacity: usize) -> Option<Place> {
         let good = capacity.is_power_of_two()
@@ -25,8 +27,8 @@ impl Place {
         good.then_some(Place { control, data, capacity })
     }
 
-    /// Ring `index` (0: from the first end to the second; 1: back) of a region with rings of `ring_bytes`.
-    /// `None` when there is no such ring.
+    /// Ring `index` (0: from the first end to the second; 1: back) of a region with rings of
+    /// `ring_bytes`. `None` when there is no such ring.
     #[must_use]
     pub fn in_region(index: usize, ring_bytes: u32) -> Option<Place> {
         if index > 1 || !layout::is_ring_bytes(u64::from(ring_bytes)) {
@@ -57,13 +59,15 @@ impl Place {
         self.control + word
     }
 
-    /// Offset in the region of the word in which the consumer says that it sleeps: the futex of its short sleep.
+    /// Offset in the region of the word in which the consumer says that it sleeps: the futex of its
+    /// short sleep.
     #[must_use]
     pub fn sleeping(&self) -> usize {
         self.control(layout::CONTROL_SLEEPING)
     }
 
-    /// Offset in the region of the word in which the producer says what it waits for: the futex of its short sleep.
+    /// Offset in the region of the word in which the producer says what it waits for: the futex of
+    /// its short sleep.
     #[must_use]
     pub fn wanted(&self) -> usize {
         self.control(layout::CONTROL_WANTED)

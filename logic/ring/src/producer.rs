@@ -9,13 +9,16 @@ use crate::{Label, Memory, Piece, Place, Prepared, Sleep, Slot, Violation, Wake}
 /// A batch is at most this part of the ring, so that the consumer works on the rest meanwhile.
 const BATCH_PART: u64 = 4;
 
-/// After so many commits in a row that found the consumer awake, it pays to do without the fence: at the next sleep the
-/// consumer pays for it with a system call, which costs as much as some tens of fences.
+/// After so many commits in a row that found the consumer awake, it pays to do without the fence:
+/// at the next sleep the consumer pays for it with a system call, which costs as much as some tens
+/// of fences.
 const CALM_COMMITS: u32 = if cfg!(loom) { 1 } else { 64 };
-/// After so many times that many it pays to register the process for barriers, which costs it a thread for some ms.
+/// After so many times that many it pays to register the process for barriers, which costs it a
+/// thread for some ms.
 const CALMS_TO_REGISTER: u32 = 16;
 
-/// How far ahead of a message lines are fetched that later ones will be written to: some messages, and far less than a consumer lags behind.
+/// How far ahead of a message lines are fetched that later ones will be written to: some messages,
+/// and far less than a consumer lags behind.
 const AHEAD_BYTES: u64 = 512;
 /// Lines that a short message takes, and that are fetched with it.
 const LINES_AHEAD_AT_ONCE: u64 = 2;
@@ -42,7 +45,8 @@ pub enum ReserveError {
     Corrupt(#[from] Violation),
 }
 
-/// The writing half of a ring. Its own index, `produced`, is nowhere else: the words of the records say it all.
+/// The writing half of a ring. Its own index, `produced`, is nowhere else: the words of the records
+/// say it all.
 #[derive(Debug)]
 pub struct Producer<M> {
     pub(crate) memory: M,
@@ -108,9 +112,11 @@ impl Begun {
 /// Room that a message of some length takes.
 #[derive(Clone, Copy)]
 struct Need {
-    /// Bytes that are skipped, because the message would not fit in one piece before the ring's end.
+    /// Bytes that are skipped, because the message would not fit in one piece before the ring's
+    /// end.
     padding: usize,
-    /// Bytes that must be free: the padding, the record, and the word after it, which is set to zero.
+    /// Bytes that must be free: the padding, the record, and the word after it, which is set to
+    /// zero.
     bytes: u64,
 }
 
@@ -140,12 +146,14 @@ impl<M: Memory> Producer<M> {
         self.produced
     }
 
-    /// Holds messages back until they are so many bytes together (a quarter of the ring at most), or [`Producer::flush`]
-    /// is called. 0: each shows with its commit. What is held now stays so until then.
+    /// Holds messages back until they are so many bytes together (a quarter of the ring at most),
+    /// or [`Producer::flush`] is called. 0: each shows with its commit. What is held now stays so
+    /// until then.
     pub fn set_batch_bytes(&mut self, bytes: usize) {
         let most = self.place.capacity() as u64 / BATCH_PART;
         self.batch_bytes = u64::try_from(bytes).unwrap_or(most).min(most);
-        // A loan of a batch clears nothing beforehand: its payload may go over a zero that stands for one before it.
+        // A loan of a batch clears nothing beforehand: its payload may go over a zero that stands
+        // for one before it.
         self.cleared = NOWHERE;
     }
 
@@ -184,18 +192,20 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
-    /// Finds room for a message of `length` bytes. Nothing shows to the consumer before [`Slot::commit`].
+    /// Finds room for a message of `length` bytes. Nothing shows to the consumer before
+    /// [`Slot::commit`].
     ///
     /// # Errors
-    /// See [`ReserveError`]. Messages that are held back take room as well: flush them before waiting for room.
+    /// See [`ReserveError`]. Messages that are held back take room as well: flush them before
+    /// waiting for room.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Slot<'_, M>, ReserveError> {
         let begun = self.begin(length)?;
         Ok(Slot { producer: self, begun })
     }
 
-    /// As [`Producer::reserve`], without holding on to the producer: hand it back with [`Producer::finish`]. Dropped, it
-    /// never was.
+    /// As [`Producer::reserve`], without holding on to the producer: hand it back with
+    /// [`Producer::finish`]. Dropped, it never was.
     ///
     /// # Errors
     /// See [`ReserveError`].
@@ -210,7 +220,8 @@ impl<M: Memory> Producer<M> {
         }
         let position = self.produced + need.padding as u64;
         if self.batch_bytes == 0 {
-            // Before the payload: the line that a spinning consumer watches is then written last, and all at once.
+            // Before the payload: the line that a spinning consumer watches is then written last,
+            // and all at once.
             self.clear(position + layout::record_bytes(length) as u64);
         }
         Ok(Begun { position, padding: need.padding, length, piece: Piece::Whole })
@@ -222,16 +233,18 @@ impl<M: Memory> Producer<M> {
         self.place.at(begun.position) + layout::RECORD_HEADER_BYTES
     }
 
-    /// Commits the first `length` bytes of a message, and says how to wake the consumer. `None`, and nothing is committed,
-    /// when it has not so many, or was begun before another that has been committed since.
+    /// Commits the first `length` bytes of a message, and says how to wake the consumer. `None`,
+    /// and nothing is committed, when it has not so many, or was begun before another that has been
+    /// committed since.
     #[inline]
     pub fn finish(&mut self, begun: Begun, length: usize) -> Option<Wake> {
         let is_next = begun.position - begun.padding as u64 == self.produced;
         (is_next && length <= begun.length).then(|| self.commit(&begun, length))
     }
 
-    /// Sends a whole message if there is nothing out of the ordinary to do for it: it fits where the next record goes, by
-    /// what is known of the consumer. Otherwise does nothing, and [`Producer::reserve`] finds out what there is.
+    /// Sends a whole message if there is nothing out of the ordinary to do for it: it fits where
+    /// the next record goes, by what is known of the consumer. Otherwise does nothing, and
+    /// [`Producer::reserve`] finds out what there is.
     #[inline]
     pub fn send_at_once(&mut self, message: &[u8]) -> Option<Wake> {
         let record = layout::record_bytes(message.len().min(self.place.capacity()));
@@ -252,7 +265,8 @@ impl<M: Memory> Producer<M> {
         Some(self.commit(&begun, message.len()))
     }
 
-    /// As [`Producer::send_at_once`], of a message that is a head, in little-endian words, and a body.
+    /// As [`Producer::send_at_once`], of a message that is a head, in little-endian words, and a
+    /// body.
     #[inline]
     pub fn send_headed_at_once<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Option<Wake> {
         let head_bytes = N * size_of::<u64>();
@@ -281,14 +295,16 @@ impl<M: Memory> Producer<M> {
         Some(self.commit(&begun, length))
     }
 
-    /// The word behind a message may hold bytes of an old one that look like a record: makes it "not yet".
+    /// The word behind a message may hold bytes of an old one that look like a record: makes it
+    /// "not yet".
     #[inline]
     fn clear(&mut self, position: u64) {
         self.memory.store(self.place.at(position), 0, Relaxed);
         self.cleared = position;
     }
 
-    /// Whether a message of `length` bytes fits now. Looks at what the consumer says only if it has to.
+    /// Whether a message of `length` bytes fits now. Looks at what the consumer says only if it has
+    /// to.
     ///
     /// # Errors
     /// [`ReserveError::TooLong`], [`ReserveError::Corrupt`].
@@ -301,7 +317,8 @@ impl<M: Memory> Producer<M> {
         Ok(need.bytes <= self.free())
     }
 
-    /// Most bytes of a message in pieces that the consumer alleges to put together; 0: it takes none.
+    /// Most bytes of a message in pieces that the consumer alleges to put together; 0: it takes
+    /// none.
     #[must_use]
     pub fn peer_message_limit(&self) -> u64 {
         self.memory.load(self.place.control(layout::CONTROL_MESSAGE_LIMIT), Relaxed)
@@ -313,7 +330,8 @@ impl<M: Memory> Producer<M> {
         let word = layout::record_word(begun.piece.kind(), length, position);
         let mut first = Held { position, word };
         if padding > 0 {
-            // The consumer comes past the padding first, so the message may stand there before it shows.
+            // The consumer comes past the padding first, so the message may stand there before it
+            // shows.
             self.memory.store(self.place.at(position), word, Relaxed);
             let filling = padding - layout::RECORD_HEADER_BYTES;
             let word = layout::record_word(layout::RECORD_PADDING, filling, self.produced);
@@ -346,8 +364,9 @@ impl<M: Memory> Producer<M> {
         self.look_at_sleeper()
     }
 
-    /// The messages that the consumer has not consumed, as far as it says so: the oldest first. They are read back out of the ring, which the consumer can
-    /// write, so they are what it left of them; what stands there and is no message ends the list.
+    /// The messages that the consumer has not consumed, as far as it says so: the oldest first.
+    /// They are read back out of the ring, which the consumer can write, so they are what it left
+    /// of them; what stands there and is no message ends the list.
     ///
     /// # Errors
     /// The rule that the consumer broke.
@@ -398,7 +417,8 @@ impl<M: Memory> Producer<M> {
         Wake::of(self.memory.swap(sleeping, 0, Relaxed))
     }
 
-    /// Whether so many commits found the consumer awake that this process should be registered for barriers.
+    /// Whether so many commits found the consumer awake that this process should be registered for
+    /// barriers.
     pub fn longs_for_barriers(&self) -> bool {
         !self.fencing.registered && self.fencing.calms >= CALMS_TO_REGISTER
     }
@@ -420,12 +440,14 @@ impl<M: Memory> Producer<M> {
             return;
         }
         self.memory.store(self.place.control(layout::CONTROL_UNFENCED), 1, Relaxed);
-        // UNFENCED: a consumer that has missed this said before that it sleeps, and we see it from here on.
+        // UNFENCED: a consumer that has missed this said before that it sleeps, and we see it from
+        // here on.
         Label::Unfence.fence(&self.memory);
         self.fencing.fenced = false;
     }
 
-    /// The consumer sleeps now and then: fences again, which spares it a system call for each sleep.
+    /// The consumer sleeps now and then: fences again, which spares it a system call for each
+    /// sleep.
     #[inline]
     fn refence(&mut self) {
         self.fencing.calm = 0;
@@ -437,15 +459,16 @@ impl<M: Memory> Producer<M> {
         }
     }
 
-    /// Says to the consumer that we are going to sleep until a message of `length` bytes fits, and half of the
-    /// ring is free (so that one wake-up is worth its price). Flush first.
+    /// Says to the consumer that we are going to sleep until a message of `length` bytes fits, and
+    /// half of the ring is free (so that one wake-up is worth its price). Flush first.
     ///
     /// # Errors
     /// [`ReserveError::TooLong`], [`ReserveError::Corrupt`].
     pub fn prepare_wait(&mut self, length: usize, how: Sleep) -> Result<Prepared, ReserveError> {
         let need = self.need(length)?;
         let word = self.wanted(need) | how.bits();
-        // A swap, here and in `cancel_wait`: it stands behind whatever cleared the word last, in every model.
+        // A swap, here and in `cancel_wait`: it stands behind whatever cleared the word last, in
+        // every model.
         self.memory.swap(self.place.wanted(), word, Relaxed);
         // WANT: pairs with the consumer's `release` and `prepare_wait`.
         Label::WantProducer.fence(&self.memory);
@@ -461,7 +484,8 @@ impl<M: Memory> Producer<M> {
     /// Up to where the consumer has to be before we are woken.
     fn wanted(&self, need: Need) -> u64 {
         let capacity = self.place.capacity() as u64;
-        // A record and its padding take at most the ring less one word, so `least` is at most `produced`.
+        // A record and its padding take at most the ring less one word, so `least` is at most
+        // `produced`.
         let least = (self.produced + need.bytes).saturating_sub(capacity);
         least.max(self.produced.saturating_sub(capacity / 2))
     }
@@ -499,9 +523,9 @@ impl<M: Memory> Producer<M> {
 /// Bytes of the unit in which processors hand memory to each other.
 const LINE_BYTES: usize = 64;
 
-/// Copies the first bytes of a message into its record, which it starts at `start`. What stands in the line of the
-/// record's word, which a spinning consumer watches, comes last: the consumer takes that line away from us once, and not in
-/// the midst of it.
+/// Copies the first bytes of a message into its record, which it starts at `start`. What stands in
+/// the line of the record's word, which a spinning consumer watches, comes last: the consumer takes
+/// that line away from us once, and not in the midst of it.
 #[inline]
 pub(crate) fn copy_head_last(memory: &impl Memory, start: usize, bytes: &[u8]) {
     let (head, tail) = bytes.split_at(bytes.len().min(LINE_BYTES - start % LINE_BYTES));

@@ -28,8 +28,8 @@ impl<'p, M: Memory> Slot<'p, M> {
         self.producer.offset(&self.begun)
     }
 
-    /// Puts bytes at `at` of the message. False, and nothing is done, when they would go beyond its end.
-    /// Bytes that are not written keep the values that the ring held there before.
+    /// Puts bytes at `at` of the message. False, and nothing is done, when they would go beyond its
+    /// end. Bytes that are not written keep the values that the ring held there before.
     #[must_use]
     #[inline]
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> bool {
@@ -40,7 +40,8 @@ impl<'p, M: Memory> Slot<'p, M> {
         true
     }
 
-    /// Fills the message with the parts put together. False, and nothing is done, when they are not as long as it is.
+    /// Fills the message with the parts put together. False, and nothing is done, when they are not
+    /// as long as it is.
     #[must_use]
     #[inline]
     pub fn fill(&mut self, parts: &[&[u8]]) -> bool {
@@ -60,14 +61,16 @@ impl<'p, M: Memory> Slot<'p, M> {
         true
     }
 
-    /// Shows the message to the consumer, or holds it back with others, and says how to wake the consumer.
+    /// Shows the message to the consumer, or holds it back with others, and says how to wake the
+    /// consumer.
     #[inline]
     pub fn commit(self) -> Wake {
         let length = self.begun.len();
         self.producer.commit(&self.begun, length)
     }
 
-    /// As [`Slot::commit`], for the first `length` bytes. `None`, and nothing is committed, when there are not so many.
+    /// As [`Slot::commit`], for the first `length` bytes. `None`, and nothing is committed, when
+    /// there are not so many.
     #[inline]
     pub fn commit_first(self, length: usize) -> Option<Wake> {
         self.producer.finish(self.begun, length)

@@ -4,24 +4,28 @@
 const WAKE_DEFAULT_NS: u64 = 20_000;
 /// Bounds of what is believed of a measurement: it stands where a peer could have written it.
 const WAKE_NS: std::ops::RangeInclusive<u64> = 1_000..=50_000;
-/// A spin lasts so many halves of a wake-up: a peer that has to be woken answers after one wake-up and its own work, and to
-/// fall asleep just before that costs another one. Spinning in vain at most doubles and a half the price of the sleep.
+/// A spin lasts so many halves of a wake-up: a peer that has to be woken answers after one wake-up
+/// and its own work, and to fall asleep just before that costs another one. Spinning in vain at
+/// most doubles and a half the price of the sleep.
 const SPIN_HALF_WAKES: u64 = 3;
-/// So many spins in vain in a row say that the peer is not quick at present. Not fewer: a machine stumbles now and then.
+/// So many spins in vain in a row say that the peer is not quick at present. Not fewer: a machine
+/// stumbles now and then.
 const VAIN_SPINS_MAX: u32 = 3;
 /// After so many waits without a spin, try one again: the peer may have become quick.
 const PROBE_EVERY: u32 = 64;
 
 /// Giving way so often in vain, in a row, is enough: the peer has nothing for us at present.
 const VAIN_MAX: u32 = 4;
-/// Giving way so long means that somebody else had the processor for a turn, which is a millisecond or more: a sleeper that is waked need not wait for
-/// that. Programs that only take turns, as a dozen pairs do that share it, are through in less.
+/// Giving way so long means that somebody else had the processor for a turn, which is a millisecond
+/// or more: a sleeper that is waked need not wait for that. Programs that only take turns, as a
+/// dozen pairs do that share it, are through in less.
 const TURN_NS: u64 = 250_000;
-/// After so many waits at most, giving way is tried again that has cost a turn: then the turns that it costs are a small part of the time.
+/// After so many waits at most, giving way is tried again that has cost a turn: then the turns that
+/// it costs are a small part of the time.
 const REST_MAX: u32 = 64 * PROBE_EVERY;
 
-/// An adaptive spin: whole while it is successful, next to none while it is in vain. Nothing between: a shorter one would miss the
-/// same answers.
+/// An adaptive spin: whole while it is successful, next to none while it is in vain. Nothing
+/// between: a shorter one would miss the same answers.
 #[derive(Clone, Debug)]
 pub struct Spin {
     max_ns: u64,
@@ -46,7 +50,8 @@ impl Default for Spin {
 }
 
 impl Spin {
-    /// A spin where a wake-up costs `wake_ns`, as somebody alleges: within bounds, and 20 us if it is 0.
+    /// A spin where a wake-up costs `wake_ns`, as somebody alleges: within bounds, and 20 us if it
+    /// is 0.
     #[must_use]
     pub fn new(wake_ns: u64) -> Spin {
         let wake_ns =
@@ -90,7 +95,8 @@ impl Spin {
         self.vain_spins < VAIN_SPINS_MAX
     }
 
-    /// Whether to let the peer have the processor that both share before sleeping, in the wait that now begins.
+    /// Whether to let the peer have the processor that both share before sleeping, in the wait that
+    /// now begins.
     pub fn may_give_way(&mut self) -> bool {
         if self.vain < VAIN_MAX {
             return true;
@@ -188,8 +194,9 @@ mod tests {
         assert!(spin.may_give_way());
     }
 
-    /// On a busy machine each way cost a turn of somebody else, some milliseconds, for an answer that a sleep would have got in microseconds; and because the
-    /// answer was there afterwards, it went on.
+    /// On a busy machine each way cost a turn of somebody else, some milliseconds, for an answer
+    /// that a sleep would have got in microseconds; and because the answer was there afterwards, it
+    /// went on.
     #[test]
     fn giving_way_that_costs_a_turn_is_given_up_at_once_and_tried_more_and_more_seldom() {
         const WAITS: u32 = 100_000;

@@ -1,5 +1,5 @@
-//! The ring beside a plain queue, on generated traffic; and the consumer and producer beside a peer that writes
-//! whatever it likes.
+//! The ring beside a plain queue, on generated traffic; and the consumer and producer beside a peer
+//! that writes whatever it likes.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -233,8 +233,8 @@ proptest! {
         prop_assert_eq!(receive(&mut pair.consumer), None);
     }
 
-    /// Whatever a hostile producer writes where the next record starts: a message that is possible, an empty ring, or
-    /// a named violation.
+    /// Whatever a hostile producer writes where the next record starts: a message that is possible,
+    /// an empty ring, or a named violation.
     #[test]
     fn a_consumer_takes_only_what_is_possible(
         first in any::<u64>(), kind in 0..7_u64, length in 0..5000_usize, plausible in any::<bool>(), behind in any::<u64>(),
@@ -315,7 +315,8 @@ fn each_broken_rule_of_a_record_has_its_name() {
     assert!(matches!(peek(&[(0, word(layout::RECORD_MESSAGE, 2040, 0))]), Ok(Peek::Message(_))));
 }
 
-/// Two paddings in a row could keep a consumer busy for ever; nothing behind a padding could make it step twice.
+/// Two paddings in a row could keep a consumer busy for ever; nothing behind a padding could make
+/// it step twice.
 #[test]
 fn a_padding_is_followed_by_a_message() {
     let data = layout::HEADER_BYTES + RING_BYTES as usize;
@@ -341,7 +342,8 @@ fn a_padding_is_followed_by_a_message() {
     }
 }
 
-/// `consumed` is published by quarters, so a producer that waits has to be told before; and a burst rings once.
+/// `consumed` is published by quarters, so a producer that waits has to be told before; and a burst
+/// rings once.
 #[test]
 fn whoever_sleeps_is_rung_once() {
     let region = region();

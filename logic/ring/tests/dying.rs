@@ -1,5 +1,6 @@
-//! A half that dies between any two of its writes: the other half finds all that was committed, nothing half, and no
-//! broken rule. Each death of each script is tried, one after the other: `kill -9` at any instruction, without the luck.
+//! A half that dies between any two of its writes: the other half finds all that was committed,
+//! nothing half, and no broken rule. Each death of each script is tried, one after the other: `kill
+//! -9` at any instruction, without the luck.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

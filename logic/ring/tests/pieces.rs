@@ -31,7 +31,8 @@ fn is_allowed(within: bool, piece: Piece, length: usize) -> bool {
 }
 
 proptest! {
-    /// Whatever a producer sends as pieces of whatever: a consumer takes what can be a message, and names what can't.
+    /// Whatever a producer sends as pieces of whatever: a consumer takes what can be a message, and
+    /// names what can't.
     #[test]
     fn a_piece_follows_only_what_it_continues(
         sent in prop::collection::vec((0..4_u8, 0..40_usize), 1..200)

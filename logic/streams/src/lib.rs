@@ -1,7 +1,9 @@
-//! Many streams over one port of a guest (`docs/spec/guest.md`): numbers, windows and closing, the same for both sides.
+//! Many streams over one port of a guest (`docs/spec/guest.md`): numbers, windows and closing, the
+//! same for both sides.
 //!
-//! [`Streams`] decides and never waits: what the other side said goes in ([`Streams::hear`]), what is to be said comes out as
-//! messages. [`Outbox`] holds those until the port takes them. Neither reads a clock, nor allocates for what a peer only announces.
+//! [`Streams`] decides and never waits: what the other side said goes in ([`Streams::hear`]), what
+//! is to be said comes out as messages. [`Outbox`] holds those until the port takes them. Neither
+//! reads a clock, nor allocates for what a peer only announces.
 
 mod outbox;
 
@@ -110,8 +112,8 @@ pub enum Heard {
         /// On which stream.
         stream: u32,
     },
-    /// It closed a stream. Unless this side has closed it before, it is to do so ([`Streams::close`]) when what was received
-    /// has been passed on.
+    /// It closed a stream. Unless this side has closed it before, it is to do so
+    /// ([`Streams::close`]) when what was received has been passed on.
     Closed {
         /// The stream.
         stream: u32,
@@ -233,7 +235,8 @@ impl Streams {
         Some(found.ours.checked_sub(window_cost(0))?.min(MAX_PAYLOAD_BYTES))
     }
 
-    /// Whether any message may be sent on a stream now, however long: for sources whose messages can't be cut.
+    /// Whether any message may be sent on a stream now, however long: for sources whose messages
+    /// can't be cut.
     #[must_use]
     pub fn has_room(&self, stream: u32) -> bool {
         self.room(stream) == Some(MAX_PAYLOAD_BYTES)
@@ -265,7 +268,8 @@ impl Streams {
     /// Sends a message: what to say.
     ///
     /// # Errors
-    /// [`SendError`]; the bytes are lost then, so ask [`Streams::room`] before taking them from anywhere.
+    /// [`SendError`]; the bytes are lost then, so ask [`Streams::room`] before taking them from
+    /// anywhere.
     pub fn send(&mut self, stream: u32, bytes: Vec<u8>) -> Result<Message, SendError> {
         if self.speaking(stream).is_none() {
             return Err(SendError::Closed);
@@ -302,7 +306,8 @@ impl Streams {
         Some(Message::Credit { stream, bytes: u32::try_from(granted).unwrap_or(u32::MAX) })
     }
 
-    /// Closes this side of a stream: what to say, if it was open. What comes on it from now on is [`Heard::Late`].
+    /// Closes this side of a stream: what to say, if it was open. What comes on it from now on is
+    /// [`Heard::Late`].
     pub fn close(&mut self, stream: u32, close: Close) -> Option<Message> {
         let found = self.open.get_mut(&stream)?;
         if found.we_closed {

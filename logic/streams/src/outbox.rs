@@ -3,10 +3,11 @@
 use thiserror::Error;
 use wire::guest::Message;
 
-/// Above this many bytes nothing is taken from anybody who wants to send: the port is slower than they are.
+/// Above this many bytes nothing is taken from anybody who wants to send: the port is slower than
+/// they are.
 const ENOUGH_BYTES: usize = 256 * 1024;
-/// Above this many the other side does not read, and makes this one answer all the same. What is not data (credit for each
-/// stream, a close for each) is some hundred KiB at the very most.
+/// Above this many the other side does not read, and makes this one answer all the same. What is
+/// not data (credit for each stream, a close for each) is some hundred KiB at the very most.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 /// The written bytes at which they are forgotten: less would move what is left too often.
 const FORGET_BYTES: usize = 64 * 1024;

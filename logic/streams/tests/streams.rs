@@ -153,7 +153,8 @@ struct Half {
     wire: VecDeque<Message>,
     /// Received and not consumed.
     held: VecDeque<(u32, usize)>,
-    /// The messages that were sent and received on each stream that both knew, by their first bytes.
+    /// The messages that were sent and received on each stream that both knew, by their first
+    /// bytes.
     sent: BTreeMap<u32, Vec<u32>>,
     received: BTreeMap<u32, Vec<u32>>,
     counter: u32,
@@ -243,7 +244,8 @@ proptest! {
         for (from, to) in [(&*node, &*agent), (&*agent, &*node)] {
             for (stream, sent) in &from.sent {
                 let received = to.received.get(stream).cloned().unwrap_or_default();
-                // A side that closed takes no more; what it took before is a beginning of what was sent.
+                // A side that closed takes no more; what it took before is a beginning of what was
+                // sent.
                 prop_assert_eq!(&received[..], &sent[..received.len()]);
                 if from.streams.room(*stream).is_some() {
                     prop_assert_eq!(received.len(), sent.len());
@@ -257,7 +259,8 @@ proptest! {
         }
     }
 
-    /// A hostile side that knows how much of each window is left goes up to it, and in the end beyond it.
+    /// A hostile side that knows how much of each window is left goes up to it, and in the end
+    /// beyond it.
     #[test]
     fn a_hostile_side_makes_nobody_hold_more_than_a_window(
         steps in prop::collection::vec((0_u8..6, 0_usize..OF_THE_HOSTILE.len(), 0_usize..=MAX_PAYLOAD_BYTES), 0..200),

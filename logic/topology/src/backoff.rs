@@ -1,4 +1,5 @@
-//! When a program that ended is started again. Pure: what happened and how long it took come in, a decision comes out.
+//! When a program that ended is started again. Pure: what happened and how long it took come in, a
+//! decision comes out.
 
 use std::time::Duration;
 
@@ -6,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Restart, RestartPolicy};
 
-/// A run of at least this long, in ms, counts as a success: the pauses start over. It is as long as the usual longest
-/// pause; a domain with a longer one takes that.
+/// A run of at least this long, in ms, counts as a success: the pauses start over. It is as long as
+/// the usual longest pause; a domain with a longer one takes that.
 pub const STABLE_MS: u64 = 10_000;
 
 /// How a program ended.
@@ -60,7 +61,8 @@ pub enum GiveUp {
     },
 }
 
-/// The memory of one domain's restarts. It can be stored, so that a daemon's successor goes on where it stopped.
+/// The memory of one domain's restarts. It can be stored, so that a daemon's successor goes on
+/// where it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backoff {

@@ -157,8 +157,8 @@ impl Code {
     ];
 }
 
-/// One thing that is wrong, with the place. It carries its own line of the file, so that it can be shown where the
-/// file is not at hand.
+/// One thing that is wrong, with the place. It carries its own line of the file, so that it can be
+/// shown where the file is not at hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnostic {
     /// The rule that is broken.
@@ -224,7 +224,8 @@ impl Diagnostics {
         out
     }
 
-    /// The same as JSON: `{"file", "list": [{"code", "line", "column", "span", "message", "help", ..}]}`.
+    /// The same as JSON: `{"file", "list": [{"code", "line", "column", "span", "message", "help",
+    /// ..}]}`.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!(self)
@@ -283,7 +284,8 @@ impl Paint {
     const COLOUR: Self = Self { red: "\x1b[1;31m", bold: "\x1b[1m", blue: "\x1b[1;34m", end: "\x1b[0m" };
 }
 
-/// A file may hold terminal sequences, and characters that turn the direction of writing; a message must not.
+/// A file may hold terminal sequences, and characters that turn the direction of writing; a message
+/// must not.
 fn printable(text: &str) -> String {
     text.chars()
         .map(|c| match c {
@@ -297,7 +299,8 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Collects what is wrong while a file is read: this one, or another that is refused in the same way.
+/// Collects what is wrong while a file is read: this one, or another that is refused in the same
+/// way.
 #[derive(Debug)]
 pub struct Report<'s> {
     source: &'s str,

@@ -52,7 +52,8 @@ pub struct Start {
     /// The machine that it would have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub machine: Vec<String>,
-    /// Files and directories of the node that it would see: from where, at which place, and whether it may write.
+    /// Files and directories of the node that it would see: from where, at which place, and whether
+    /// it may write.
     pub mounts: Vec<String>,
     /// The network that it sees.
     pub network: Network,

@@ -1,7 +1,7 @@
 //! The topology file: parsing, validation, admission and the plan that follows from it.
 //!
-//! Nothing here waits or looks at the world: text, paths and times come in as arguments, and what the node has is asked
-//! through [`Look`]. The reference of the file is `docs/topology.md`.
+//! Nothing here waits or looks at the world: text, paths and times come in as arguments, and what
+//! the node has is asked through [`Look`]. The reference of the file is `docs/topology.md`.
 //!
 //! ```
 //! use std::path::Path;
@@ -65,9 +65,11 @@ pub use tables::{Asking, unkept, without_room};
 use file::TopologyForm;
 use read::Form;
 
-/// Reads and admits a topology by its words alone; see [`admit`] for the form that also looks at the node.
+/// Reads and admits a topology by its words alone; see [`admit`] for the form that also looks at
+/// the node.
 ///
-/// `file_name` is for messages. `base` is the directory from which relative paths start; it should be absolute.
+/// `file_name` is for messages. `base` is the directory from which relative paths start; it should
+/// be absolute.
 ///
 /// # Errors
 /// Everything that is wrong with the file, as far as it can be said at once.
@@ -101,7 +103,8 @@ fn form(text: &str, out: &mut Report<'_>) -> Option<TopologyForm> {
     if !errors.is_empty() {
         let mut key_end = 0;
         for error in errors {
-            // The reader complains of each character of such a key, a person wants to hear of it once.
+            // The reader complains of each character of such a key, a person wants to hear of it
+            // once.
             match strange_key(text, &error) {
                 Some(key) if key.start < key_end => {}
                 Some(key) => {
@@ -121,8 +124,8 @@ fn form(text: &str, out: &mut Report<'_>) -> Option<TopologyForm> {
     TopologyForm::read(&root, &(span.start..span.start), out)
 }
 
-/// The whole key without quotes, if the reader refuses it for a letter that is not of ASCII: names have none, with or
-/// without quotes.
+/// The whole key without quotes, if the reader refuses it for a letter that is not of ASCII: names
+/// have none, with or without quotes.
 fn strange_key(text: &str, error: &toml::de::Error) -> Option<std::ops::Range<usize>> {
     let span = error.span().filter(|_| error.message().starts_with("invalid unquoted key"))?;
     let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';

@@ -1,4 +1,5 @@
-//! Whether a domain that is up still does what it should. Pure: how each check ended comes in, what to do comes out.
+//! Whether a domain that is up still does what it should. Pure: how each check ended comes in, what
+//! to do comes out.
 
 use crate::model::Health;
 
@@ -31,8 +32,8 @@ pub enum Standing {
 }
 
 impl Liveness {
-    /// Takes the outcome of one check. `starting`: the domain has had less time than its `ready` gives it; until it has passed once, failures
-    /// do not count meanwhile.
+    /// Takes the outcome of one check. `starting`: the domain has had less time than its `ready`
+    /// gives it; until it has passed once, failures do not count meanwhile.
     pub fn checked(&mut self, health: &Health, well: bool, starting: bool) -> Standing {
         if well {
             *self = Self { failures: 0, passed: true };

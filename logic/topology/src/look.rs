@@ -1,4 +1,5 @@
-//! The comparison of a file's paths and names with the node. The looking itself is given from outside: this room doesn't wait.
+//! The comparison of a file's paths and names with the node. The looking itself is given from
+//! outside: this room doesn't wait.
 
 use std::path::Path;
 
@@ -19,7 +20,8 @@ pub enum Found {
     Unknown,
 }
 
-/// The capacity of the node's dispatch tables and of the kernel's deadline class, and the others who want it.
+/// The capacity of the node's dispatch tables and of the kernel's deadline class, and the others
+/// who want it.
 #[derive(Clone, Debug)]
 pub struct Tables {
     /// The cost and capacity of tables.
@@ -65,13 +67,14 @@ pub trait Look {
     /// Returns the kind of object at `path`, which is absolute.
     fn look(&self, path: &Path) -> Found;
 
-    /// The text of the file at `path`, which is absolute, or why it can't be read; `None`: nobody looked. Not more than
-    /// [`crate::bounds::FILE_BYTES_MAX`] and one byte.
+    /// The text of the file at `path`, which is absolute, or why it can't be read; `None`: nobody
+    /// looked. Not more than [`crate::bounds::FILE_BYTES_MAX`] and one byte.
     fn text(&self, _path: &Path) -> Option<Result<String, String>> {
         None
     }
 
-    /// Returns the lacks of the node for a domain that is right by its words: a tag, a user, a program. Empty where nobody looked.
+    /// Returns the lacks of the node for a domain that is right by its words: a tag, a user, a
+    /// program. Empty where nobody looked.
     fn lacks(&self, _domain: &Domain) -> Vec<Lack> {
         Vec::new()
     }
@@ -84,7 +87,8 @@ pub trait Look {
         Ok(None)
     }
 
-    /// The node's promises to others, to which the file's requests are added; `None`: nobody asked the node.
+    /// The node's promises to others, to which the file's requests are added; `None`: nobody asked
+    /// the node.
     fn promised(&self) -> Option<&reserve::model::Model> {
         None
     }

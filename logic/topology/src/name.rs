@@ -6,8 +6,8 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest name, in bytes: a name becomes a directory, a cgroup, a host name and a file below `/srv`, and 32
-/// leaves room in all of them (a Unix socket's path has 108 bytes in all).
+/// Longest name, in bytes: a name becomes a directory, a cgroup, a host name and a file below
+/// `/srv`, and 32 leaves room in all of them (a Unix socket's path has 108 bytes in all).
 pub const NAME_BYTES_MAX: usize = 32;
 
 /// The pattern that [`Name::parse`] accepts, for schemas and messages.

@@ -7,9 +7,10 @@ use crate::model::{Domain, Service, ServiceKind, Topology};
 impl Topology {
     /// The domains in the order in which they start; they stop in the opposite one.
     ///
-    /// A domain starts after those that its `after` names. Where that leaves a choice, the domain that runs a service
-    /// comes before those that mount it or may open it, and names decide the rest. Two servers that mount each other's
-    /// services are no error: frontends wait for a backend anyway.
+    /// A domain starts after those that its `after` names. Where that leaves a choice, the domain
+    /// that runs a service comes before those that mount it or may open it, and names decide the
+    /// rest. Two servers that mount each other's services are no error: frontends wait for a
+    /// backend anyway.
     #[must_use]
     pub fn start_order(&self) -> Vec<&Domain> {
         let mut waiting: Vec<&Domain> = self.domains.iter().collect();
@@ -42,11 +43,12 @@ impl Topology {
     }
 }
 
-/// Cycles that are told at once: a tangle of 256 domains has millions, and whoever has eight corrects these first.
+/// Cycles that are told at once: a tangle of 256 domains has millions, and whoever has eight
+/// corrects these first.
 const CYCLES_MAX: usize = 8;
 
-/// Cycles of a graph, at most [`CYCLES_MAX`], each as the nodes on the way and the first one again; none twice. Not all cycles of a tangle
-/// are listed, but there are none where the list is empty.
+/// Cycles of a graph, at most [`CYCLES_MAX`], each as the nodes on the way and the first one again;
+/// none twice. Not all cycles of a tangle are listed, but there are none where the list is empty.
 pub(crate) fn cycles<'a>(edges: &[(&'a str, &'a str)]) -> Vec<Vec<&'a str>> {
     let mut next: BTreeMap<&str, Vec<&'a str>> = BTreeMap::new();
     for (from, to) in edges {

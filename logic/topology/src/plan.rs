@@ -53,7 +53,8 @@ pub enum Step {
         /// The service.
         service: Box<Service>,
     },
-    /// Change what a service does while it runs. Permissions are [`Step::Grant`]'s and [`Step::Revoke`]'s.
+    /// Change what a service does while it runs. Permissions are [`Step::Grant`]'s and
+    /// [`Step::Revoke`]'s.
     UpdateService {
         /// The service as it is.
         before: Box<Service>,
@@ -80,8 +81,9 @@ pub enum Step {
         /// Never empty.
         verbs: BTreeSet<Verb>,
     },
-    /// Change which endpoints there are, who may call them, and how much there may be of them: all at once, because what one may do with
-    /// another is said at both, and a half of the change might permit what neither file does.
+    /// Change which endpoints there are, who may call them, and how much there may be of them: all
+    /// at once, because what one may do with another is said at both, and a half of the change
+    /// might permit what neither file does.
     UpdateEndpoints {
         /// The endpoints that there are.
         before: Box<Endpoints>,
@@ -117,10 +119,12 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// Returns the steps by which `current` becomes `desired`; `None` is a node on which nothing of it runs.
+/// Returns the steps by which `current` becomes `desired`; `None` is a node on which nothing of it
+/// runs.
 ///
-/// Domains and services that go are ended first, permissions are taken before any are given, and those that are new or different start
-/// in the start order of `desired`. Both topologies are of the same distributed container; see [`Topology::empty`] for `down`.
+/// Domains and services that go are ended first, permissions are taken before any are given, and
+/// those that are new or different start in the start order of `desired`. Both topologies are of
+/// the same distributed container; see [`Topology::empty`] for `down`.
 #[must_use]
 pub fn plan(current: Option<&Topology>, desired: &Topology) -> Plan {
     let nothing = Topology::empty(desired.name.clone());

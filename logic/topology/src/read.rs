@@ -1,7 +1,8 @@
-//! From TOML to the file's own form: types, known keys, bounds. The meaning of the values together is `admit`'s.
+//! From TOML to the file's own form: types, known keys, bounds. The meaning of the values together
+//! is `admit`'s.
 //!
-//! A form says three things at once: how it is read, how it is refused, and its JSON schema. So the schema can't
-//! promise what the reader refuses.
+//! A form says three things at once: how it is read, how it is refused, and its JSON schema. So the
+//! schema can't promise what the reader refuses.
 
 use std::ops::Range;
 
@@ -28,7 +29,8 @@ pub(crate) enum Field<T> {
     /// The file doesn't say.
     #[default]
     Absent,
-    /// The file says something impossible, which has been reported. Rules that depend on it keep silent.
+    /// The file says something impossible, which has been reported. Rules that depend on it keep
+    /// silent.
     Broken,
     /// The file says this.
     Given(At<T>),
@@ -121,8 +123,8 @@ pub(crate) fn table<'v, 'i>(
     }
 }
 
-/// Reports every key of `table` that is none of `known`. The result are the keys that were meant: they are not
-/// missing, too.
+/// Reports every key of `table` that is none of `known`. The result are the keys that were meant:
+/// they are not missing, too.
 pub(crate) fn unknown_keys(
     table: &DeTable<'_>,
     known: &[&'static str],
@@ -185,8 +187,8 @@ pub(crate) trait Beside: JsonSchema + Sized {
     ) -> Field<Self>;
 }
 
-/// A list whose items are all of one form. Whether there are at least `MIN` of them is for who admits the list to
-/// report: that message can say what for.
+/// A list whose items are all of one form. Whether there are at least `MIN` of them is for who
+/// admits the list to report: that message can say what for.
 #[derive(Clone, Debug)]
 pub(crate) struct Items<T, const MAX: usize, const MIN: usize = 0>(pub(crate) Vec<At<T>>);
 
@@ -289,8 +291,8 @@ impl<T: Form, const MAX: usize> JsonSchema for Named<T, MAX> {
     }
 }
 
-/// Declares a table of the file: its keys, their forms, what they mean, and which must be there (`required`), may be
-/// (`optional`), depend on others (`beside`), or have a default.
+/// Declares a table of the file: its keys, their forms, what they mean, and which must be there
+/// (`required`), may be (`optional`), depend on others (`beside`), or have a default.
 macro_rules! table_form {
     ($( #[doc = $doc:literal] )+ $name:ident as $what:literal {
         $( $( #[doc = $field_doc:literal] )+ $field:ident : $type:ty => $need:tt, )*

@@ -8,8 +8,9 @@ use crate::model::ServiceKind;
 
 /// The JSON schema (draft 2020-12) of a topology file, made from the types that read it.
 ///
-/// It knows types, keys, words, patterns and bounds of counts. It doesn't know what values mean together: which names
-/// exist, which keys exclude each other, how long a duration is. [`crate::parse`] does.
+/// It knows types, keys, words, patterns and bounds of counts. It doesn't know what values mean
+/// together: which names exist, which keys exclude each other, how long a duration is.
+/// [`crate::parse`] does.
 #[must_use]
 pub fn schema() -> Value {
     let generator = SchemaSettings::draft2020_12().into_generator();
@@ -46,7 +47,8 @@ pub fn schema() -> Value {
     schema
 }
 
-/// The rule for services of one kind: their settings are `then`'s, their verbs those of the kind, if it has any.
+/// The rule for services of one kind: their settings are `then`'s, their verbs those of the kind,
+/// if it has any.
 fn of_kind(kind: ServiceKind, mut then: Value) -> Value {
     if let Some(verbs) = kind.verbs() {
         let verbs: Vec<&str> = verbs.iter().map(crate::model::Verb::as_str).collect();

@@ -15,7 +15,8 @@ pub(crate) fn quoted(text: &str) -> String {
 pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let allowed = (lower.chars().count() / 3).max(1);
-    // Longer words than any key are no slips; the distance of two long texts also takes long to find.
+    // Longer words than any key are no slips; the distance of two long texts also takes long to
+    // find.
     if lower.chars().count() > QUOTED_CHARS_MAX {
         return None;
     }

@@ -1,4 +1,5 @@
-//! The domains whose processor time dispatch tables or the kernel's deadline class are to keep, and those for which they have no room.
+//! The domains whose processor time dispatch tables or the kernel's deadline class are to keep, and
+//! those for which they have no room.
 
 use crate::look::Look;
 use crate::model::{Enforce, Reserve, Topology};
@@ -18,7 +19,8 @@ pub struct Asking<'a> {
     pub has: bool,
 }
 
-/// Those of all that want slots, or deadlines, for whom a node that promises this has none. The room for deadlines is looked at where somebody wants some.
+/// Those of all that want slots, or deadlines, for whom a node that promises this has none. The
+/// room for deadlines is looked at where somebody wants some.
 #[must_use]
 pub fn without_room<'a>(
     node: &Node,
@@ -59,7 +61,8 @@ pub fn without_room<'a>(
     unkept
 }
 
-/// Those of a file for whom the node's tables, or the kernel's deadline class, have no room: a quota keeps them, or they are refused where they are `strict`.
+/// Those of a file for whom the node's tables, or the kernel's deadline class, have no room: a
+/// quota keeps them, or they are refused where they are `strict`.
 #[must_use]
 pub fn unkept(topology: &Topology, look: &dyn Look) -> Vec<Unkept> {
     let Some(model) = look.promised() else { return Vec::new() };

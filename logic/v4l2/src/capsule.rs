@@ -1,5 +1,5 @@
-//! The state of an open file as its next server gets it. It has been in the consumer's hands: whatever it says is checked as if the program
-//! asked for it anew.
+//! The state of an open file as its next server gets it. It has been in the consumer's hands:
+//! whatever it says is checked as if the program asked for it anew.
 
 use std::collections::VecDeque;
 
@@ -55,8 +55,9 @@ impl Session {
         to
     }
 
-    /// An open file that an earlier server had. Frames that were due meanwhile are lost, and counted. `None` for what can't be: the
-    /// device has no such picture, the memory has no such room, the same buffer twice.
+    /// An open file that an earlier server had. Frames that were due meanwhile are lost, and
+    /// counted. `None` for what can't be: the device has no such picture, the memory has no such
+    /// room, the same buffer twice.
     #[must_use]
     pub fn restored(capsule: &[u8], device: &Device, areas: Option<&mut Areas>, now_ns: u64) -> Option<Self> {
         let mut from = Reader(capsule);

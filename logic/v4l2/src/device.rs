@@ -4,7 +4,8 @@ use wire::camera::Format;
 
 use crate::format::{Interval, Picture};
 
-/// Sizes that a test pattern has beside the one that the file says, in the order in which V4L2 enumerates them.
+/// Sizes that a test pattern has beside the one that the file says, in the order in which V4L2
+/// enumerates them.
 const SIZES: [(u32, u32); 8] =
     [(48, 32), (96, 64), (160, 128), (320, 240), (640, 480), (800, 600), (1280, 720), (1920, 1080)];
 /// Rates that a test pattern has beside the one that the file says, in frames per second.
@@ -84,7 +85,8 @@ impl Device {
         interval.numerator == 1 && self.rates.contains(&interval.denominator)
     }
 
-    /// The picture that is nearest to what was asked for: V4L2 refuses no format, but says what it takes instead.
+    /// The picture that is nearest to what was asked for: V4L2 refuses no format, but says what it
+    /// takes instead.
     pub(crate) fn nearest(&self, fourcc: u32, width: u32, height: u32) -> Picture {
         let format = self.has_format(fourcc).unwrap_or(self.usual.format);
         let distance = |&(w, h): &(u32, u32)| u64::from(w.abs_diff(width)) + u64::from(h.abs_diff(height));

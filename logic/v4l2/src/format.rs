@@ -51,7 +51,8 @@ impl Interval {
         u64::try_from(due).unwrap_or(u64::MAX)
     }
 
-    /// How many frames are due within `ns` after the first one, that one included: the number of the next one.
+    /// How many frames are due within `ns` after the first one, that one included: the number of
+    /// the next one.
     #[must_use]
     pub fn number_after(self, ns: u64) -> u64 {
         let below = 1_000_000_000 * u128::from(self.numerator);

@@ -42,7 +42,8 @@ pub enum Answer {
 }
 
 impl Session {
-    /// Does what an ioctl asks. `areas`: where buffers can be; none where the domain has no memory with the service.
+    /// Does what an ioctl asks. `areas`: where buffers can be; none where the domain has no memory
+    /// with the service.
     ///
     /// # Errors
     /// [`Refusal`]; then nothing has changed.
@@ -175,7 +176,8 @@ impl Session {
         let mut count = 0;
         if wanted > 0 {
             let stride = self.picture.bytes().next_multiple_of(PAGE_BYTES);
-            // A program that asks for many takes fewer: a half of what is free, so that others of its domain find some.
+            // A program that asks for many takes fewer: a half of what is free, so that others of
+            // its domain find some.
             let room = (areas.longest() / 2 / stride).max((areas.longest() / stride).min(2));
             count = wanted.min(room);
             let begin = areas.take(count * stride).ok_or(Refusal::Memory)?;

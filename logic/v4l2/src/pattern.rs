@@ -1,8 +1,9 @@
-//! The test pattern: each frame is a function of its number alone, and says it. So whoever has a frame can tell which it is, and whether it is
-//! whole.
+//! The test pattern: each frame is a function of its number alone, and says it. So whoever has a
+//! frame can tell which it is, and whether it is whole.
 //!
-//! The upper half is four bands of eight blocks, white for 1 and black for 0: the 32 bits of the number, the highest first. The lower half is a
-//! ramp that moves by one pixel with each frame and each line. In YUYV, the colour of all pixels follows from the number, too.
+//! The upper half is four bands of eight blocks, white for 1 and black for 0: the 32 bits of the
+//! number, the highest first. The lower half is a ramp that moves by one pixel with each frame and
+//! each line. In YUYV, the colour of all pixels follows from the number, too.
 
 use wire::camera::Format;
 
@@ -19,7 +20,8 @@ const BLOCKS: u32 = 8;
 /// After so many pixels the ramp begins again.
 const RAMP: usize = 256;
 
-/// Draws frame `number` into `frame`, whatever that held. `brightness` is added to the ramp, less [`BRIGHTNESS_USUAL`].
+/// Draws frame `number` into `frame`, whatever that held. `brightness` is added to the ramp, less
+/// [`BRIGHTNESS_USUAL`].
 pub fn draw(picture: Picture, number: u32, brightness: u8, frame: &mut Vec<u8>) {
     frame.clear();
     frame.reserve(picture.bytes() as usize);
@@ -81,7 +83,8 @@ pub fn read(picture: Picture, frame: &[u8]) -> Option<u32> {
     (drawn == frame).then_some(number)
 }
 
-/// The number that the blocks of a frame say, whatever else is in it: what a picture has that was compressed on its way.
+/// The number that the blocks of a frame say, whatever else is in it: what a picture has that was
+/// compressed on its way.
 #[must_use]
 pub fn glance(picture: Picture, frame: &[u8]) -> Option<u32> {
     let (line, pixel) = (picture.line_bytes() as usize, picture.format.pixel_bytes() as usize);

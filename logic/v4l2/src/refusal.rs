@@ -20,7 +20,8 @@ pub enum Refusal {
     /// The memory that the domain has with the service is used up: `ENOMEM`.
     #[error("no room in the memory that the domain has with the service")]
     Memory,
-    /// The domain's frames would be more than its share: `ENOSPC`, as of a USB camera for whose frames the bus has no time.
+    /// The domain's frames would be more than its share: `ENOSPC`, as of a USB camera for whose
+    /// frames the bus has no time.
     #[error("more bytes in a second than one domain may have")]
     Bandwidth,
     /// A value that a control does not take: `ERANGE`.

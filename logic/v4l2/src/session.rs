@@ -119,8 +119,8 @@ impl Session {
         self.flow != Flow::Still
     }
 
-    /// Whether something can be taken at once: a filled buffer, or bytes of a frame. A file with which nobody has begun yet says so, too, as
-    /// whoever reads it begins.
+    /// Whether something can be taken at once: a filled buffer, or bytes of a frame. A file with
+    /// which nobody has begun yet says so, too, as whoever reads it begins.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         match &self.flow {
@@ -144,7 +144,8 @@ impl Session {
         }
     }
 
-    /// The next frame that is due and has a place. It counts as made. Frames that have none are counted as lost.
+    /// The next frame that is due and has a place. It counts as made. Frames that have none are
+    /// counted as lost.
     pub fn take_due(&mut self, now_ns: u64) -> Option<Due> {
         if self.due_ns()? > now_ns {
             return None;
@@ -179,7 +180,8 @@ impl Session {
         }
     }
 
-    /// A read(2) of `bytes` bytes: which part of which frame it takes. `Err` with [`Refusal::NotYet`] where it has to wait.
+    /// A read(2) of `bytes` bytes: which part of which frame it takes. `Err` with
+    /// [`Refusal::NotYet`] where it has to wait.
     ///
     /// # Errors
     /// [`Refusal::Busy`] for a file that has buffers.

@@ -194,7 +194,8 @@ fn a_successor_goes_on_and_counts_what_was_lost_meanwhile() {
 }
 
 proptest! {
-    /// Every number and every size, in any order: no panic, no buffer of somebody else, no frame twice.
+    /// Every number and every size, in any order: no panic, no buffer of somebody else, no frame
+    /// twice.
     #[test]
     fn no_ioctls_break_it(calls in prop::collection::vec(
         (0_usize..30, any::<u32>(), prop::collection::vec(0_u32..6, 60), 0_u64..200), 0..200)) {

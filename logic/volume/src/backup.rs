@@ -1,6 +1,7 @@
 //! The writes that a node with a backup's replica takes, and from whom.
 
-/// One connection of a primary to a backup's replica. The backup numbers them; no number is used twice.
+/// One connection of a primary to a backup's replica. The backup numbers them; no number is used
+/// twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session {
     /// The backup's life: another one after each start of its node.
@@ -32,7 +33,8 @@ struct Open {
     under_way: Vec<u64>,
 }
 
-/// The backup's side of a replica. With a stock engine: a session is an export with a name of its own.
+/// The backup's side of a replica. With a stock engine: a session is an export with a name of its
+/// own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backup {
     incarnation: u64,
@@ -43,15 +45,17 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// Nobody writes here yet. No two lives of a node may have one incarnation. `view` is what the registry has: without it, a primary of
-    /// an earlier view could write over what a later one acknowledged.
+    /// Nobody writes here yet. No two lives of a node may have one incarnation. `view` is what the
+    /// registry has: without it, a primary of an earlier view could write over what a later one
+    /// acknowledged.
     #[must_use]
     pub fn new(incarnation: u64, view: u64) -> Self {
         Self { incarnation, sessions: 0, view, open: None }
     }
 
-    /// The primary of `view` wants to write. Whatever was open is over. `None` while the disk is not `quiet`: a write of an
-    /// earlier session that is still on its way to the disk could undo a later one. Also for a view that is older than one heard of.
+    /// The primary of `view` wants to write. Whatever was open is over. `None` while the disk is
+    /// not `quiet`: a write of an earlier session that is still on its way to the disk could undo a
+    /// later one. Also for a view that is older than one heard of.
     pub fn open(&mut self, view: u64, quiet: bool) -> Option<Session> {
         if view < self.view {
             return None;

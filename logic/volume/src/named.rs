@@ -1,4 +1,5 @@
-//! Records with nodes by their names, as the registry holds them, and with numbers, as the rules count them.
+//! Records with nodes by their names, as the registry holds them, and with numbers, as the rules
+//! count them.
 
 use crate::record::{Node, Record};
 use std::collections::BTreeSet;

@@ -1,8 +1,10 @@
-//! The primary of one view: writes go to all current replicas, and are acknowledged when all have them.
+//! The primary of one view: writes go to all current replicas, and are acknowledged when all have
+//! them.
 //!
-//! Writes to one extent go one after the other, so that all replicas see them in one order; a copy to a replica that is resynced counts as
-//! one of them. The record is changed by compare-and-swap, one change at a time, and nothing is acknowledged while a change that
-//! it depends on is not confirmed.
+//! Writes to one extent go one after the other, so that all replicas see them in one order; a copy
+//! to a replica that is resynced counts as one of them. The record is changed by compare-and-swap,
+//! one change at a time, and nothing is acknowledged while a change that it depends on is not
+//! confirmed.
 
 mod changes;
 mod operations;
@@ -17,9 +19,11 @@ pub type Extent = u32;
 /// A write of a client, by a number that is not used twice in a view.
 pub type WriteId = u64;
 
-/// Writes that wait for their extent, or for replicas, at most: what a few clients keep in flight. More fail.
+/// Writes that wait for their extent, or for replicas, at most: what a few clients keep in flight.
+/// More fail.
 pub const MAX_WAITING: usize = 1024;
-/// Extents that are copied to one replica at a time: enough to hide a round trip, few enough not to be felt by writers.
+/// Extents that are copied to one replica at a time: enough to hide a round trip, few enough not to
+/// be felt by writers.
 pub const MAX_COPIES: usize = 4;
 
 /// Something that happened.
@@ -43,7 +47,8 @@ pub enum Event {
     Retry,
     /// A planned move: finish what is under way, and leave.
     Release,
-    /// So many copies may begin until the next such word. Before the first one they are not counted.
+    /// So many copies may begin until the next such word. Before the first one they are not
+    /// counted.
     Pace(u32),
 }
 
@@ -58,7 +63,8 @@ pub enum Action {
     Copy(Node, Session, u64, Extent),
     /// Ask a replica for a session.
     Open(Node),
-    /// Replace the record in the registry, if it still has this revision. Answer with [`Event::Registry`] whichever won.
+    /// Replace the record in the registry, if it still has this revision. Answer with
+    /// [`Event::Registry`] whichever won.
     Change(Record, u64),
     /// The write is done: tell the client.
     Acknowledge(WriteId),
@@ -116,7 +122,8 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// `own` has just claimed the volume: `record`, of this `revision`, names it. The volume has so many extents.
+    /// `own` has just claimed the volume: `record`, of this `revision`, names it. The volume has so
+    /// many extents.
     #[must_use]
     pub fn new(own: Node, record: Record, revision: u64, extents: Extent) -> (Self, Vec<Action>) {
         let others = record.replicas.iter().filter(|node| **node != own);
@@ -145,7 +152,8 @@ impl Primary {
         self.stage == Stage::Ended
     }
 
-    /// Whether reads are answered from the own replica, where nothing is being written: only while the lease is held.
+    /// Whether reads are answered from the own replica, where nothing is being written: only while
+    /// the lease is held.
     #[must_use]
     pub fn reads(&self, lease_is_held: bool) -> bool {
         lease_is_held && self.stage == Stage::Serving
@@ -163,7 +171,8 @@ impl Primary {
         self.peers.get(&node).is_some_and(|peer| peer.session.is_some())
     }
 
-    /// Whether a read of this extent is answered from the own replica: only while the lease is held, and while nothing is being written there.
+    /// Whether a read of this extent is answered from the own replica: only while the lease is
+    /// held, and while nothing is being written there.
     #[must_use]
     pub fn may_read(&self, extent: Extent, lease_is_held: bool) -> bool {
         self.reads(lease_is_held) && !self.busy.contains_key(&extent)
@@ -250,7 +259,8 @@ impl Primary {
         }
     }
 
-    /// The replicas that must have a write before it is acknowledged, whichever way the change under way goes.
+    /// The replicas that must have a write before it is acknowledged, whichever way the change
+    /// under way goes.
     fn must(&self) -> BTreeSet<Node> {
         let changed = self.change.iter().flat_map(|record| record.current.iter().copied());
         self.record.current.iter().copied().chain(changed).collect()

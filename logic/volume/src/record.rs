@@ -49,7 +49,8 @@ pub struct Record {
     pub current: BTreeSet<Node>,
     /// The nodes that have a replica.
     pub replicas: BTreeSet<Node>,
-    /// Whether all current replicas are equal: nothing was written yet, or the last primary left in order.
+    /// Whether all current replicas are equal: nothing was written yet, or the last primary left in
+    /// order.
     pub settled: bool,
 }
 
@@ -60,11 +61,12 @@ impl Record {
         Self { view: 0, primary: None, current: replicas.clone(), replicas, settled: true }
     }
 
-    /// `node` becomes the primary of the next view. It has drained its disk and ended its exports before; `lease_is_over` says
-    /// whether the registry no longer has a lease of the present primary.
+    /// `node` becomes the primary of the next view. It has drained its disk and ended its exports
+    /// before; `lease_is_over` says whether the registry no longer has a lease of the present
+    /// primary.
     ///
-    /// Replicas that are not settled may differ in writes that nobody acknowledged: the new primary's is the one that counts, and the others are
-    /// resynced from it.
+    /// Replicas that are not settled may differ in writes that nobody acknowledged: the new
+    /// primary's is the one that counts, and the others are resynced from it.
     ///
     /// # Errors
     /// [`Refusal::NotCurrent`], [`Refusal::PrimaryLives`].
@@ -115,7 +117,8 @@ impl Record {
         Ok(Self { primary: None, settled: true, ..self.clone() })
     }
 
-    /// The primary leaves because its own replica failed. If that is the only current one it stays listed: nobody else has what it has.
+    /// The primary leaves because its own replica failed. If that is the only current one it stays
+    /// listed: nobody else has what it has.
     ///
     /// # Errors
     /// [`Refusal::NotPrimary`].

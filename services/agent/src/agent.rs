@@ -22,7 +22,8 @@ use wire::guest::{Boot, Decoder, Ending, Event, Exited, Hello, Message, Purpose,
 
 /// Most that is read from the port at once, in bytes.
 const READ_BYTES: usize = 64 * 1024;
-/// How often is looked for a device that was announced, beside at each word of the kernel's that devices have changed.
+/// How often is looked for a device that was announced, beside at each word of the kernel's that
+/// devices have changed.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long the node may take for the last words of a command, and of the agent.
 pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(10);
@@ -69,7 +70,8 @@ struct Port {
     descriptor: OwnedFd,
     decoder: Decoder,
     outbox: Outbox,
-    /// The last that was written may not have been taken by the hypervisor: it would be lost when the guest is switched off.
+    /// The last that was written may not have been taken by the hypervisor: it would be lost when
+    /// the guest is switched off.
     unconfirmed: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A channel's end in a guest: the PCI device that the node plugged in, and the five descriptors that are made of it
-//! (`docs/spec/ring.md`).
+//! A channel's end in a guest: the PCI device that the node plugged in, and the five descriptors
+//! that are made of it (`docs/spec/ring.md`).
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -218,7 +218,8 @@ impl Device {
     /// The peer rings, and the device can't interrupt.
     pub fn ring(&self, vector: u8) {
         let event = if vector == VECTOR_DATA { &self.data } else { &self.room };
-        // A full one is rung already. Whoever has it could have made it blocking; then it is left alone as well.
+        // A full one is rung already. Whoever has it could have made it blocking; then it is left
+        // alone as well.
         if can_write(event.as_fd()) {
             event.signal();
         }
@@ -232,10 +233,11 @@ fn can_write(descriptor: BorrowedFd<'_>) -> bool {
     poll(&mut set, Some(&now)).is_ok() && set[0].revents().contains(PollFlags::OUT)
 }
 
-/// Waits until nobody has the region any more that was passed on: neither a descriptor nor a map, in whatever process.
+/// Waits until nobody has the region any more that was passed on: neither a descriptor nor a map,
+/// in whatever process.
 ///
-/// The open file that was passed holds a lock; whoever gets it next knows that that file is gone. Waiting takes a thread of
-/// its own, as locks can't be waited for otherwise.
+/// The open file that was passed holds a lock; whoever gets it next knows that that file is gone.
+/// Waiting takes a thread of its own, as locks can't be waited for otherwise.
 pub(crate) fn await_release(region: &Path) -> io::Result<()> {
     let again = open(region)?;
     Ok(rustix::io::retry_on_intr(|| rustix::fs::flock(&again, FlockOperation::LockExclusive))?)

@@ -79,8 +79,8 @@ impl Ends {
         !self.announced.is_empty()
     }
 
-    /// Makes an announced end, if its device is there: what is to be passed on. From then on its release is told, whether or not
-    /// somebody gets it.
+    /// Makes an announced end, if its device is there: what is to be passed on. From then on its
+    /// release is told, whether or not somebody gets it.
     pub fn make(&mut self, end: &End) -> Result<Descriptors, Unmade> {
         let found = device::look(&self.bus, end, self.interrupts);
         let Made { mut device, descriptors, region } = match found {

@@ -69,7 +69,8 @@ impl Failure {
     }
 }
 
-/// The role: takes the request from its standard input and becomes the command. Returns only when it fails, with the exit code.
+/// The role: takes the request from its standard input and becomes the command. Returns only when
+/// it fails, with the exit code.
 #[must_use]
 pub fn enter_main() -> i32 {
     let socket = match std::io::stdin().as_fd().try_clone_to_owned() {
@@ -124,8 +125,8 @@ fn prepare(socket: &OwnedFd) -> Result<(Command, String), Failure> {
     command(&request)
 }
 
-/// The agent is the last that the kernel kills for want of memory; its children are like any other process. A kernel that has no
-/// such setting protects nobody.
+/// The agent is the last that the kernel kills for want of memory; its children are like any other
+/// process. A kernel that has no such setting protects nobody.
 fn forget_protection() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "0") {
         tracing::debug!(%error, "a command keeps the agent's place among those that are killed for want of memory");

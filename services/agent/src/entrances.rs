@@ -46,7 +46,8 @@ fn bind_stub() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((udp.into(), tcp.into()))
 }
 
-/// A socket at which everybody may connect, non-blocking; whoever sees the file can connect. Its folder is made.
+/// A socket at which everybody may connect, non-blocking; whoever sees the file can connect. Its
+/// folder is made.
 pub(crate) fn listen(folder: &Path, name: &str, kind: SocketType) -> io::Result<OwnedFd> {
     fs::create_dir_all(folder)?;
     let (path, new) = (folder.join(name), folder.join(format!(".{name}.new")));

@@ -1,8 +1,10 @@
-//! The agent in a guest: what makes a virtual machine a domain like any other (`docs/spec/guest.md`).
+//! The agent in a guest: what makes a virtual machine a domain like any other
+//! (`docs/spec/guest.md`).
 //!
-//! Its one link to the node is a port. Over that come what the guest is to be, the streams of the control socket, of the
-//! frontend and of further processes; and with them ends of channels, each of which is a PCI device of the guest. One thread
-//! serves all of it, so that a member that does not read its socket keeps nobody else waiting.
+//! Its one link to the node is a port. Over that come what the guest is to be, the streams of the
+//! control socket, of the frontend and of further processes; and with them ends of channels, each
+//! of which is a PCI device of the guest. One thread serves all of it, so that a member that does
+//! not read its socket keeps nobody else waiting.
 
 mod agent;
 mod device;

@@ -12,7 +12,8 @@ use wire::guest::PORT_NAME;
 
 /// Where the kernel lists such ports.
 const PORTS: &str = "/sys/class/virtio-ports";
-/// A port's name, and that somebody is at its other end, arrive by messages of the hypervisor after the device.
+/// A port's name, and that somebody is at its other end, arrive by messages of the hypervisor after
+/// the device.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often is looked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);

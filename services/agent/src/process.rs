@@ -1,5 +1,5 @@
-//! A process that runs for the node: the domain's command, or a further one. Its output goes out by a stream, and what a further
-//! one reads comes in by it.
+//! A process that runs for the node: the domain's command, or a further one. Its output goes out by
+//! a stream, and what a further one reads comes in by it.
 
 use crate::enter::{ENTER_ROLE, Failure, Request};
 use crate::terminal;
@@ -130,7 +130,8 @@ impl Process {
         }
     }
 
-    /// How long what is left of the output of one that ended is waited for: whoever splices into it may hold it for as long as they like.
+    /// How long what is left of the output of one that ended is waited for: whoever splices into it
+    /// may hold it for as long as they like.
     pub fn left_until(&self) -> Option<Instant> {
         self.left_until.filter(|_| self.outputs.iter().any(Option::is_some))
     }
@@ -151,8 +152,9 @@ impl Process {
         self.ending.is_some()
     }
 
-    /// Takes a piece of an output, as a message of the stream; none where there is none now. An output that is at its end is
-    /// closed; one of a process that ended is at its end when nothing more is there, whoever else may have it open ([`aside::finish`]).
+    /// Takes a piece of an output, as a message of the stream; none where there is none now. An
+    /// output that is at its end is closed; one of a process that ended is at its end when nothing
+    /// more is there, whoever else may have it open ([`aside::finish`]).
     pub fn read(&mut self, which: usize, room: usize) -> Option<Vec<u8>> {
         let output = self.outputs.get_mut(which)?;
         let descriptor = output.as_ref()?;
@@ -198,7 +200,8 @@ impl Process {
         }
     }
 
-    /// Kills it with its session's first group: a further process does not outlive who asked for it.
+    /// Kills it with its session's first group: a further process does not outlive who asked for
+    /// it.
     pub fn kill(&self) {
         if self.ending.is_none() {
             let _gone = rustix::process::kill_process_group(self.pid, Signal::KILL);

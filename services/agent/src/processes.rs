@@ -149,7 +149,8 @@ impl Agent {
         self.close_stream(stream)
     }
 
-    /// Sees to processes that have ended: takes what is left of their output, as far as there is room, and tells.
+    /// Sees to processes that have ended: takes what is left of their output, as far as there is
+    /// room, and tells.
     pub fn settle_processes(&mut self) -> Result<(), AgentError> {
         let ended: Vec<u32> = self
             .processes

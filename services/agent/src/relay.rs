@@ -1,4 +1,5 @@
-//! A socket of the guest at one end, a stream to the node at the other: packets with their boundaries.
+//! A socket of the guest at one end, a stream to the node at the other: packets with their
+//! boundaries.
 
 use crate::ends::Descriptors;
 use rustix::io::Errno;
@@ -49,8 +50,8 @@ pub(crate) enum Taken {
     TooLong,
     /// There is none now.
     Nothing,
-    /// It has hung up, or is hung up on, as it passes descriptors: to close a stranger's may take as long as the stranger likes,
-    /// so they are never taken.
+    /// It has hung up, or is hung up on, as it passes descriptors: to close a stranger's may take
+    /// as long as the stranger likes, so they are never taken.
     Gone,
 }
 

@@ -16,7 +16,8 @@ use wire::guest::{Close, End, MAX_STREAMS, Message, Purpose};
 /// Streams that members may have: the command's output has one, too.
 const MAX_MEMBERS: usize = MAX_STREAMS - 8;
 
-/// How long no connection is taken after there were no descriptors or no memory for one: nothing tells when somebody has gone.
+/// How long no connection is taken after there were no descriptors or no memory for one: nothing
+/// tells when somebody has gone.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Agent {
@@ -58,7 +59,8 @@ impl Agent {
         let reads = !relay.closing && self.port_wants_more() && self.streams.has_room(stream);
         let writes =
             relay.queue.front().is_some_and(|first| !matches!(first.carried, Carried::Announced(..)));
-        // A socket that has hung up is always ready: as long as nothing can be taken from it, it is left alone.
+        // A socket that has hung up is always ready: as long as nothing can be taken from it, it is
+        // left alone.
         if relay.hung && !reads {
             return None;
         }
@@ -188,7 +190,8 @@ impl Agent {
         Ok(())
     }
 
-    /// The packet at the head carried an end that can't be made: it goes on as a refusal, or not at all.
+    /// The packet at the head carried an end that can't be made: it goes on as a refusal, or not at
+    /// all.
     fn drop_end(&mut self, stream: u32, first: Queued) -> Result<(), AgentError> {
         let Queued { bytes, cost, carried } = first;
         if let Carried::Announced(end, _) = &carried {

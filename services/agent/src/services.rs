@@ -39,7 +39,8 @@ pub(crate) struct Services {
     up: bool,
     /// The frontend that the node was told of.
     told: Option<Pid>,
-    /// Sides of private sockets of entrances whose frontend was not opened yet, by their streams; one at a time.
+    /// Sides of private sockets of entrances whose frontend was not opened yet, by their streams;
+    /// one at a time.
     unclaimed: BTreeMap<u32, OwnedFd>,
 }
 
@@ -90,7 +91,8 @@ impl Agent {
         }
     }
 
-    /// Sees to it that there is a mount to serve. If there can't be one, the guest can't be what it is to be.
+    /// Sees to it that there is a mount to serve. If there can't be one, the guest can't be what it
+    /// is to be.
     fn make_mount(&mut self) -> Result<bool, AgentError> {
         if self.services.held.is_some() {
             return Ok(true);
@@ -170,7 +172,8 @@ impl Agent {
         self.say(&Message::Event(Event::Frontend { up: false, message: Some(why) }))
     }
 
-    /// A packet of the node's reached somebody. The first that reaches a frontend tells it what to show.
+    /// A packet of the node's reached somebody. The first that reaches a frontend tells it what to
+    /// show.
     pub fn passed_on(&mut self, stream: u32) -> Result<(), AgentError> {
         let Some(running) = self.services.running.filter(|running| running.stream == stream) else {
             return Ok(());

@@ -21,7 +21,8 @@ const ROOT: &str = "/mnt";
 /// The folders of the machine that a root gets besides ours. Those that it lacks are made, where it
 /// can be written.
 const SHARED: [&str; 3] = ["proc", "sys", "dev"];
-/// Descriptors of the agent: one for each member, six for each process, as many as there are streams.
+/// Descriptors of the agent: one for each member, six for each process, as many as there are
+/// streams.
 const OPEN_FILES: u64 = 4096;
 /// How long a disk may take to appear.
 const DISK_PATIENCE: Duration = Duration::from_secs(5);
@@ -30,8 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Network cards, in `/sys/class/net/*/type` (`ARPHRD_ETHER`).
 const ETHERNET: &str = "1";
 
-/// Keeps the agent from being killed for want of memory, makes it the parent of its orphans, and gives it room for all members and
-/// processes that it may have.
+/// Keeps the agent from being killed for want of memory, makes it the parent of its orphans, and
+/// gives it room for all members and processes that it may have.
 ///
 /// # Errors
 /// The kernel's error.
@@ -48,8 +49,8 @@ pub fn protect() -> io::Result<()> {
 /// # Errors
 /// The kernel's error.
 pub fn power_off() -> io::Result<()> {
-    // The group of number 1 is to kill(2) everybody but the first process and us: nobody shall write to a disk any more. Those
-    // who can't be killed are not worth a word now.
+    // The group of number 1 is to kill(2) everybody but the first process and us: nobody shall
+    // write to a disk any more. Those who can't be killed are not worth a word now.
     let _gone = rustix::process::kill_process_group(Pid::INIT, Signal::KILL);
     rustix::fs::sync();
     // A root that nobody uses is left as after a clean end; else its journal has the rest.
@@ -63,7 +64,8 @@ fn at<'a, E: Into<io::Error>>(what: &'a str, path: &'a Path) -> impl FnOnce(E) -
     move |error| format!("can't {what} {}: {}", path.display(), error.into())
 }
 
-/// Makes the machine what the node says; what the command is to see as `/`, if that is another root.
+/// Makes the machine what the node says; what the command is to see as `/`, if that is another
+/// root.
 pub(crate) fn apply(config: &Config, boot: &Boot) -> Result<Option<PathBuf>, String> {
     if !config.owns_machine {
         return Ok(None);
@@ -137,7 +139,8 @@ fn place(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Binds a file or a folder on another place, which is made. Nothing is copied: all of it is in the guest's memory.
+/// Binds a file or a folder on another place, which is made. Nothing is copied: all of it is in the
+/// guest's memory.
 fn show(source: &Path, target: &Path) -> Result<(), String> {
     if source.is_dir() {
         fs::create_dir_all(target).map_err(at("make", target))?;
@@ -152,7 +155,8 @@ fn mount_root(config: &Config, boot: &Boot, root: &Root) -> Result<PathBuf, Stri
     let (place, device) = (PathBuf::from(ROOT), Path::new(&root.device));
     let deadline = Instant::now() + DISK_PATIENCE;
     while !device.exists() && Instant::now() < deadline {
-        // tidy(sleep): a disk that is not there is looked for before anything else is done; none of this happens twice.
+        // tidy(sleep): a disk that is not there is looked for before anything else is done; none of
+        // this happens twice.
         std::thread::sleep(LOOK_AGAIN);
     }
     fs::create_dir_all(&place).map_err(at("make", &place))?;

@@ -16,7 +16,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Puts a frame where a program has mapped it. Whatever the program does with that memory meanwhile is seen by its own domain only.
+    /// Puts a frame where a program has mapped it. Whatever the program does with that memory
+    /// meanwhile is seen by its own domain only.
     pub(crate) fn put(&self, offset: u32, frame: &[u8]) {
         let offset = offset as usize;
         let fits = offset.checked_add(frame.len()).is_some_and(|end| end <= self.region.len());
@@ -26,7 +27,8 @@ impl Memory {
     }
 }
 
-/// All that are mapped, by the number of their inode: all channels of one domain's frontends bring the same one.
+/// All that are mapped, by the number of their inode: all channels of one domain's frontends bring
+/// the same one.
 #[derive(Debug, Default)]
 pub(crate) struct Memories(HashMap<u64, Memory>);
 

@@ -7,7 +7,8 @@ use session::{Context, LinkId, ReplyTo};
 use v4l2::{Answer, Areas, Call, Device, Refusal, Session};
 use wire::service::ready;
 
-/// Calls of one open file that may wait for a frame: a program has one, or one for each of its threads.
+/// Calls of one open file that may wait for a frame: a program has one, or one for each of its
+/// threads.
 const WAITING_MAX: usize = 64;
 
 /// A call that waits for a frame.

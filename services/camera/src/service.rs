@@ -15,8 +15,9 @@ use crate::memory::Memories;
 use crate::open::{Open, Waiting};
 use crate::source::{self, Source};
 
-/// Bytes of frames in a second that one domain may have of all cameras of the service: a film of 1920x1080 with 60 frames a second, or sixteen of 640x480
-/// with 25. What is beyond would be made at the cost of the others.
+/// Bytes of frames in a second that one domain may have of all cameras of the service: a film of
+/// 1920x1080 with 60 frames a second, or sixteen of 640x480 with 25. What is beyond would be made
+/// at the cost of the others.
 const BYTES_PER_SECOND_MAX: u64 = 256 << 20;
 /// The file that lists the cameras: behind the last of them.
 const LIST_FILE: u32 = 64;
@@ -214,7 +215,8 @@ impl Cameras {
         Some(open)
     }
 
-    /// A frontend that is replaced by its successor has its files open until its end is noticed: the successor's take their places.
+    /// A frontend that is replaced by its successor has its files open until its end is noticed:
+    /// the successor's take their places.
     fn replace(&mut self, ctx: &mut dyn Context, to: ReplyTo) {
         let Some(new) = self.links.get(&to.link).filter(|link| link.is_frontend) else { return };
         let same = |link: &Link| link.is_frontend && link.domain == new.domain;

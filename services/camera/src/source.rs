@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use v4l2::{Device, Picture};
 use wire::camera::Camera;
 
-/// Largest file of frames, in bytes: what a file system holds without trouble, and no number here overflows with.
+/// Largest file of frames, in bytes: what a file system holds without trouble, and no number here
+/// overflows with.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
 /// Makes frames.

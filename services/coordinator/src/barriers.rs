@@ -1,4 +1,5 @@
-//! Barriers: whoever opens one for reading arrives at it, and reads the generation when there are enough. A number that is written says how many that is.
+//! Barriers: whoever opens one for reading arrives at it, and reads the generation when there are
+//! enough. A number that is written says how many that is.
 
 use crate::coordinator::{Coordinator, Outcome, holder};
 use crate::sessions::{OpenBarrier, Session, What};
@@ -55,7 +56,8 @@ impl Coordinator {
         };
         let Some(domain) = self.links.get(&to.link).map(|consumer| consumer.domain.clone()) else { return };
         let open = OpenBarrier { path: path.clone(), arrived: false, passed: None };
-        // Before the answer, so that it is there before the credit comes by which the party arrives.
+        // Before the answer, so that it is there before the credit comes by which the party
+        // arrives.
         self.then(Outcome::Seal(to.link, to.session, Capsule::encode(holder, &path, false)));
         let id = self.insert(to, holder, What::Barrier(open));
         self.answer(to, Ok(Vec::new()));
@@ -96,7 +98,8 @@ impl Coordinator {
         self.then(Outcome::End(link, number, errno));
     }
 
-    /// Tells a party the generation that it has passed, as soon as the credit is there; nothing comes after it.
+    /// Tells a party the generation that it has passed, as soon as the credit is there; nothing
+    /// comes after it.
     pub(crate) fn tell_generation(&mut self, ctx: &mut dyn Context, link: LinkId, number: u64) {
         let Some(Session { holder, what, .. }) = self.sessions.get_mut(&(link, number)) else { return };
         let What::Barrier(OpenBarrier { path, passed: Some(generation), .. }) = what else { return };

@@ -106,7 +106,8 @@ impl Coordinator {
 
     fn open_commands(&mut self, to: ReplyTo, capsule: &[u8]) {
         let known: Option<Capsule> = serde_json::from_slice(capsule).ok();
-        // Where its keys are gone, it is a session without keys, and a line that needs them will say so.
+        // Where its keys are gone, it is a session without keys, and a line that needs them will
+        // say so.
         let known = known.filter(|known| self.decide(|state| state.resume_keys(known.holder)).is_ok());
         let (id, sealed) = match known {
             Some(known) => (Ok(known.holder), true),

@@ -14,9 +14,11 @@ use wire::service::{Kind, OpenInfo};
 
 /// The token by which the store's descriptor is watched.
 const STORE: u32 = 0;
-/// How long a commit may be under way before others are refused: as long as the daemon waits for etcd.
+/// How long a commit may be under way before others are refused: as long as the daemon waits for
+/// etcd.
 const STALL: Duration = Duration::from_secs(5);
-/// Bytes of the records of one commit: with the head and what stands around them, less than a packet.
+/// Bytes of the records of one commit: with the head and what stands around them, less than a
+/// packet.
 const COMMIT_BYTES: usize = 88 * 1024;
 /// Calls that are kept while the state is being loaded; more are refused.
 const MAX_EARLY: usize = 1024;
@@ -334,7 +336,8 @@ impl Coordinator {
         self.feed_watchers(ctx);
     }
 
-    /// Has committed what was decided, or asks whether this is still the server, for those who were only told what there is.
+    /// Has committed what was decided, or asks whether this is still the server, for those who were
+    /// only told what there is.
     pub(crate) fn flush(&mut self, ctx: &mut dyn Context) {
         let Some(state) = &mut self.state else { return };
         for grant in state.take_grants() {

@@ -87,7 +87,8 @@ impl Service for Coordinator {
     }
 
     fn cancel(&mut self, _: &mut dyn Context, link: LinkId, tag: u64) {
-        // What was decided stays decided; its answer is dropped by the loop. A push that waits for room was not.
+        // What was decided stays decided; its answer is dropped by the loop. A push that waits for
+        // room was not.
         self.forget_pushes(|to| (to.link, to.tag) == (link, tag));
     }
 

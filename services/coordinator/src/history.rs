@@ -3,7 +3,8 @@
 use coordination::Event;
 use std::collections::VecDeque;
 
-/// Changes that are kept for watchers that are behind: some hundred KiB. One that is further behind is told of a gap.
+/// Changes that are kept for watchers that are behind: some hundred KiB. One that is further behind
+/// is told of a gap.
 const HISTORY: usize = 4096;
 
 /// See the module.
@@ -34,7 +35,8 @@ impl History {
         self.revision
     }
 
-    /// The first change after `after`; `Err`: some are not known any more, and the next known is after this.
+    /// The first change after `after`; `Err`: some are not known any more, and the next known is
+    /// after this.
     pub(crate) fn next(&self, after: u64) -> Result<Option<&Event>, u64> {
         if after >= self.revision {
             return Ok(None);

@@ -1,9 +1,11 @@
-//! The server of a coordination service: keys, locks, semaphores, barriers and queues as files. See `docs/coordination.md` for users and `docs/spec/coordination.md` for the
-//! rules and the bytes.
+//! The server of a coordination service: keys, locks, semaphores, barriers and queues as files. See
+//! `docs/coordination.md` for users and `docs/spec/coordination.md` for the rules and the bytes.
 //!
-//! Inside, from the pure to what waits: `coordination` (a crate of its own) decides; `commands` reads what is written to `ctl`; `tree`, `keys`, `locks`,
-//! `barriers`, `queues` and `watchers` take what comes for their files; `coordinator` has nobody answered before what was decided is committed; `sessions` and `history`
-//! are what is remembered meanwhile; `store` speaks to the daemon, in a thread.
+//! Inside, from the pure to what waits: `coordination` (a crate of its own) decides; `commands`
+//! reads what is written to `ctl`; `tree`, `keys`, `locks`, `barriers`, `queues` and `watchers`
+//! take what comes for their files; `coordinator` has nobody answered before what was decided is
+//! committed; `sessions` and `history` are what is remembered meanwhile; `store` speaks to the
+//! daemon, in a thread.
 
 mod barriers;
 mod commands;

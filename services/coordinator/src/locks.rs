@@ -1,4 +1,5 @@
-//! Locks and semaphores: whoever opens one for reading asks for it, and reads the token when he has it.
+//! Locks and semaphores: whoever opens one for reading asks for it, and reads the token when he has
+//! it.
 
 use crate::coordinator::{Coordinator, Outcome, holder};
 use crate::sessions::{OpenLock, Session, What};

@@ -1,5 +1,5 @@
-//! Queues: whoever opens one for writing alone pushes an item with each write; whoever opens one for reading and writing reads items one at a time, and
-//! writes `done` after each.
+//! Queues: whoever opens one for writing alone pushes an item with each write; whoever opens one
+//! for reading and writing reads items one at a time, and writes `done` after each.
 
 use crate::coordinator::{Coordinator, Outcome, holder};
 use crate::sessions::{OpenQueue, Session, What};
@@ -31,7 +31,8 @@ struct Capsule {
 impl Coordinator {
     pub(crate) fn open_queue(&mut self, to: ReplyTo, path: String, info: &OpenInfo) {
         let nonblock = info.flags & NONBLOCK != 0;
-        // Nothing is read ahead: an item that waits in one consumer's window is one that no other deals with.
+        // Nothing is read ahead: an item that waits in one consumer's window is one that no other
+        // deals with.
         let terms = Terms { window: 0, writes_wait: true }.encode().to_vec();
         match info.flags & ACCESS {
             WRITE_ONLY => {

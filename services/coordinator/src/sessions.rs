@@ -41,7 +41,8 @@ pub(crate) enum What {
 /// A key that is open.
 #[derive(Debug, Default)]
 pub(crate) struct OpenKey {
-    /// The value as it was read from its beginning, so that a value that changes meanwhile is not read half and half.
+    /// The value as it was read from its beginning, so that a value that changes meanwhile is not
+    /// read half and half.
     pub(crate) read: Option<Vec<u8>>,
     /// The revision of what was read, or written.
     pub(crate) revision: u64,

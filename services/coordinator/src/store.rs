@@ -1,4 +1,5 @@
-//! The way to the daemon, which keeps the state: a thread that asks one thing at a time, and asks again until it has an answer.
+//! The way to the daemon, which keeps the state: a thread that asks one thing at a time, and asks
+//! again until it has an answer.
 
 use rustix::net::{RecvFlags, SendFlags};
 use session::Control;
@@ -118,7 +119,8 @@ impl Way {
                 Ok(heard) => return heard,
                 Err(why) => self.remark(&why),
             }
-            // tidy(sleep): nobody tells when a registry is back; a daemon that comes back is waited for without it.
+            // tidy(sleep): nobody tells when a registry is back; a daemon that comes back is waited
+            // for without it.
             std::thread::sleep(PAUSE);
         }
     }

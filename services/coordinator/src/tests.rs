@@ -1,7 +1,9 @@
-//! The service over a registry that answers late, to several servers of which one is the one: what callers are told is linearizable.
+//! The service over a registry that answers late, to several servers of which one is the one: what
+//! callers are told is linearizable.
 //!
-//! The checker tries every order (Wing and Gong, Testing and verifying concurrent objects, JPDC 1993): each call took effect at one moment between its being made and its
-//! being answered, and one that was never answered at any moment after it was made, or not at all.
+//! The checker tries every order (Wing and Gong, Testing and verifying concurrent objects, JPDC
+//! 1993): each call took effect at one moment between its being made and its being answered, and
+//! one that was never answered at any moment after it was made, or not at all.
 
 use crate::coordinator::Coordinator;
 use crate::store::{Heard, Record, Store};

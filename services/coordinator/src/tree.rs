@@ -10,7 +10,8 @@ use wire::service::{
     below,
 };
 
-/// Most bytes of one part of a listing, whatever is asked for: some hundreds of names, and the next part is asked for.
+/// Most bytes of one part of a listing, whatever is asked for: some hundreds of names, and the next
+/// part is asked for.
 const MAX_LISTING_BYTES: usize = 60 * 1024;
 
 /// A node as the frontend is told of it.
@@ -23,8 +24,8 @@ pub(crate) fn described(root: Root, node: &Node) -> Described {
     Described {
         number: below(number(root), node.serial).unwrap_or(0),
         behaviour,
-        // A waiter whose server died asks the next one. A write that may have been made is not made again: another one may have come after it, or an
-        // item would be there twice.
+        // A waiter whose server died asks the next one. A write that may have been made is not made
+        // again: another one may have come after it, or an item would be there twice.
         idempotent: !matches!(node.kind, NodeKind::Key | NodeKind::Queue),
         mode,
         links: if node.kind == NodeKind::Folder { 2 } else { 1 },
@@ -42,7 +43,8 @@ impl Coordinator {
         }
         let serial = number & ((1 << SERIAL_BITS) - 1);
         let path = self.state().and_then(|state| state.path_of(serial)).ok_or(Errno::STALE)?;
-        // The number says below which folder it is, which is what the domain's verbs were checked by.
+        // The number says below which folder it is, which is what the domain's verbs were checked
+        // by.
         let fits =
             root_of(path).is_some_and(|root| below(crate::export::number(root), serial) == Some(number));
         if fits { Ok(path.to_owned()) } else { Err(Errno::STALE) }
@@ -125,7 +127,8 @@ impl Coordinator {
             Operation::Create => {
                 let kind = root.kind();
                 let there = self.state().and_then(|state| state.node(&path)).map(|node| node.kind);
-                // Of two that open a new lock at once, both have it made; a key may be one that must not be there.
+                // Of two that open a new lock at once, both have it made; a key may be one that
+                // must not be there.
                 if kind != NodeKind::Key && there == Some(kind) {
                     return self.describe(&path);
                 }
@@ -160,8 +163,8 @@ impl Coordinator {
         if fits(node) { Ok(()) } else { Err(otherwise) }
     }
 
-    /// A shell that opens a key for writing truncates it first. That alone is no put: readers would see a value that nobody meant. Times are
-    /// nobody's to set.
+    /// A shell that opens a key for writing truncates it first. That alone is no put: readers would
+    /// see a value that nobody meant. Times are nobody's to set.
     fn set(&self, number: u32, payload: &[u8]) -> Result<Vec<u8>, Errno> {
         let set = Attributes::decode(payload).map_err(|_| Errno::INVAL)?;
         let path = self.path_of(number)?;

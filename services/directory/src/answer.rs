@@ -1,4 +1,5 @@
-//! From an upstream's packet to an answer: whether it is for us, what it says, and how long that holds.
+//! From an upstream's packet to an answer: whether it is for us, what it says, and how long that
+//! holds.
 
 use crate::failure::Failure;
 use crate::name;
@@ -9,10 +10,11 @@ use std::mem::size_of;
 use std::time::Duration;
 use wire::directory::CacheSettings;
 
-/// Longest chain of CNAMEs that is followed; a longer one is a loop or a trap (BIND stops at 16 as well).
+/// Longest chain of CNAMEs that is followed; a longer one is a loop or a trap (BIND stops at 16 as
+/// well).
 const MAX_CHAIN: usize = 16;
-/// Bytes that one record may take beside its struct, as an estimate for the cache's bound: names and data longer than
-/// what the struct holds in place.
+/// Bytes that one record may take beside its struct, as an estimate for the cache's bound: names
+/// and data longer than what the struct holds in place.
 const RECORD_HEAP_BYTES: usize = 64;
 
 /// The question to an upstream.
@@ -74,7 +76,8 @@ pub enum Reply {
 }
 
 impl Answer {
-    /// An answer that needs no upstream: this record of the question's name, or that the name has none of the type.
+    /// An answer that needs no upstream: this record of the question's name, or that the name has
+    /// none of the type.
     pub fn of_own(record: Option<Record>) -> Self {
         Self {
             verdict: if record.is_some() { Verdict::Found } else { Verdict::NoData },

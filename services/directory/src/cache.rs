@@ -1,9 +1,10 @@
 //! The answers that are remembered: a bounded map from question to answer. Pure: time comes in as
 //! an argument.
 //!
-//! Each domain has one of its own, in every mode. *Sharing* does not mix them: a domain that misses looks into the
-//! others' for an answer that they fetched themselves ([`Cache::peek`]), and gets it as late as the upstream gave it
-//! to them. What a domain can see of its own cache (hits, evictions, remaining TTLs) never depends on another.
+//! Each domain has one of its own, in every mode. *Sharing* does not mix them: a domain that misses
+//! looks into the others' for an answer that they fetched themselves ([`Cache::peek`]), and gets it
+//! as late as the upstream gave it to them. What a domain can see of its own cache (hits,
+//! evictions, remaining TTLs) never depends on another.
 
 use crate::answer::Answer;
 use crate::measure::Phases;
@@ -11,11 +12,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of answers that a cache may hold for each of its entries, on average: twice what an ordinary answer takes.
-/// Bounds the memory of a domain that asks for huge answers.
+/// Bytes of answers that a cache may hold for each of its entries, on average: twice what an
+/// ordinary answer takes. Bounds the memory of a domain that asks for huge answers.
 const BYTES_PER_ENTRY: usize = 2048;
-/// How many entries a search for a victim looks at before it takes the next one, used or not: the price of an insert
-/// stays bounded.
+/// How many entries a search for a victim looks at before it takes the next one, used or not: the
+/// price of an insert stays bounded.
 const MAX_SWEEP: usize = 32;
 
 /// One remembered answer.
@@ -25,8 +26,8 @@ struct Slot {
     answer: Arc<Answer>,
     stored: Instant,
     expires: Instant,
-    /// How it was fetched; `None` where it came from another domain (then it is not passed on, so that no answer
-    /// outlives its TTL more than once) and where nobody shares.
+    /// How it was fetched; `None` where it came from another domain (then it is not passed on, so
+    /// that no answer outlives its TTL more than once) and where nobody shares.
     fetched: Option<Box<Fetched>>,
     /// Second chance: set by each hit, cleared by the sweep.
     used: bool,
@@ -65,8 +66,8 @@ pub struct Foreign {
     pub fetched: Fetched,
 }
 
-/// A bounded cache that evicts by the clock algorithm: the hand passes over entries that were used since its last
-/// visit, and takes the first that was not.
+/// A bounded cache that evicts by the clock algorithm: the hand passes over entries that were used
+/// since its last visit, and takes the first that was not.
 #[derive(Debug, Default)]
 pub struct Cache {
     places: HashMap<Box<[u8]>, usize>,
@@ -103,15 +104,16 @@ impl Cache {
         Some(Hit { answer: slot.answer.clone(), age_s: u32::try_from(age_s).unwrap_or(u32::MAX) })
     }
 
-    /// Looks for an answer that this domain fetched itself, for another domain. Leaves no mark: the owner can't tell.
+    /// Looks for an answer that this domain fetched itself, for another domain. Leaves no mark: the
+    /// owner can't tell.
     pub fn peek(&self, key: &[u8], now: Instant) -> Option<Foreign> {
         let slot = self.slots.get(*self.places.get(key)?)?;
         let fetched = slot.fetched.as_deref().filter(|_| slot.expires > now)?;
         Some(Foreign { answer: slot.answer.clone(), fetched: fetched.clone() })
     }
 
-    /// Remembers an answer for `lifetime`, replacing an older one. `fetched` is for answers that may be
-    /// passed on.
+    /// Remembers an answer for `lifetime`, replacing an older one. `fetched` is for answers that
+    /// may be passed on.
     pub fn insert(
         &mut self,
         key: &[u8],

@@ -38,8 +38,8 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether it needs the verb `control` even in one's own session: it makes the server send packets to an
-    /// address of the caller's choice.
+    /// Whether it needs the verb `control` even in one's own session: it makes the server send
+    /// packets to an address of the caller's choice.
     pub const fn needs_control(&self) -> bool {
         matches!(self, Self::Upstreams(Some(_)))
     }

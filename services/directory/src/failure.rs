@@ -1,4 +1,5 @@
-//! Why a request has no answer, and the errno that says so. The table stands in `docs/spec/directory.md`.
+//! Why a request has no answer, and the errno that says so. The table stands in
+//! `docs/spec/directory.md`.
 
 use rustix::io::Errno;
 use thiserror::Error;

@@ -1,9 +1,10 @@
-//! The directory service: names in, answers out. See `docs/directory.md` for users and `docs/spec/directory.md` for
-//! the bytes.
+//! The directory service: names in, answers out. See `docs/directory.md` for users and
+//! `docs/spec/directory.md` for the bytes.
 //!
-//! Inside, from the pure to what waits: `name`, `query`, `command` and `settings` read what callers write; `answer`
-//! judges what upstreams say; `render` and `message` write what callers read; `cache` remembers; `upstream` talks to
-//! name servers; `lookups` joins and delays; `service` takes each request through all of them.
+//! Inside, from the pure to what waits: `name`, `query`, `command` and `settings` read what callers
+//! write; `answer` judges what upstreams say; `render` and `message` write what callers read;
+//! `cache` remembers; `upstream` talks to name servers; `lookups` joins and delays; `service` takes
+//! each request through all of them.
 
 mod answer;
 mod cache;
@@ -28,8 +29,8 @@ mod upstream;
 pub use failure::Failure;
 pub use settings::SettingsError;
 
-/// The service, as `session::Make` wants it: from the admitted settings, or the text that says what is wrong with them
-/// ([`SettingsError`]).
+/// The service, as `session::Make` wants it: from the admitted settings, or the text that says what
+/// is wrong with them ([`SettingsError`]).
 ///
 /// # Errors
 /// The text of a [`SettingsError`], for settings that the topology should not have admitted.

@@ -1,8 +1,10 @@
-//! Look-ups under way: one per question and domain, joined by all of the domain's requests that ask the same.
+//! Look-ups under way: one per question and domain, joined by all of the domain's requests that ask
+//! the same.
 //!
-//! A look-up is *fetching* from the upstreams; or, where domains share, it is *following* another domain's fetch of the
-//! same question, or *held* until as much time has passed as the fetch took. A follower and a held one get their answer
-//! when they would have got it from the upstream, so that the time does not tell that another domain asked.
+//! A look-up is *fetching* from the upstreams; or, where domains share, it is *following* another
+//! domain's fetch of the same question, or *held* until as much time has passed as the fetch took.
+//! A follower and a held one get their answer when they would have got it from the upstream, so
+//! that the time does not tell that another domain asked.
 
 use crate::answer::Question;
 use crate::cache::{Fetched, Hit};
@@ -20,9 +22,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::directory::CacheMode;
 
-/// Look-ups under way, all domains together: memory before quotas, which the domains' own come long before.
+/// Look-ups under way, all domains together: memory before quotas, which the domains' own come long
+/// before.
 const MAX_LOOKUPS: usize = 16 * 1024;
-/// Times that one socket is read in one round of the loop, so that a flood does not starve the others.
+/// Times that one socket is read in one round of the loop, so that a flood does not starve the
+/// others.
 const MAX_ROUNDS_PER_SOCKET: u32 = 4;
 /// The most that a timer's habit of being late is made up for.
 const MAX_LATENESS: Duration = Duration::from_millis(1);
@@ -255,7 +259,8 @@ impl Directory {
         }
     }
 
-    /// Takes the answer, or the fetch under way, of a domain that shares with this one. Whether there was any.
+    /// Takes the answer, or the fetch under way, of a domain that shares with this one. Whether
+    /// there was any.
     fn borrow(&mut self, id: u64) -> bool {
         let Some(lookup) = self.lookups.all.get(&id) else { return false };
         let (borrower, key, started) = (lookup.tenant, lookup.key.clone(), lookup.started);
@@ -309,7 +314,8 @@ impl Directory {
     ) -> Ended {
         if let Some(tenant) = self.tenants.get_mut(&lookup.tenant) {
             tenant.lookups = tenant.lookups.saturating_sub(1);
-            // After other settings the same question may be under way again, to be joined under this key.
+            // After other settings the same question may be under way again, to be joined under
+            // this key.
             if let Some(flight) = &lookup.flight
                 && tenant.flights.get(flight) == Some(&id)
             {
@@ -398,7 +404,8 @@ impl Directory {
                     break;
                 }
             };
-            // Nobody goes on before all packets have been heard: whoever does may open sockets, and ask anew.
+            // Nobody goes on before all packets have been heard: whoever does may open sockets, and
+            // ask anew.
             let heard = [&*first, &*second].into_iter().zip(&came);
             let heard = heard.map(|(room, &length)| room.get(..length).unwrap_or_default());
             let ended: Vec<_> = heard.filter_map(|packet| self.hear(ctx, &audience, packet)).collect();
@@ -411,8 +418,8 @@ impl Directory {
         self.datagrams = buffer;
     }
 
-    /// Gives a packet to the look-up that has its id; what is no answer counts against the port, and so for everybody
-    /// who waits there.
+    /// Gives a packet to the look-up that has its id; what is no answer counts against the port,
+    /// and so for everybody who waits there.
     fn hear(&mut self, ctx: &mut dyn Context, audience: &Audience, packet: &[u8]) -> Option<Ended> {
         let token = audience.token;
         if let Some(waiter) = audience.waiter_for(packet)
@@ -474,8 +481,9 @@ impl Directory {
         Some(self.end(now, (id, lookup), held.outcome, held.phases, None))
     }
 
-    /// A request waits no more for a look-up. One whose answer would be remembered goes on without it: whether it was
-    /// given up must not be seen in the cache by who follows it, nor by who asks again.
+    /// A request waits no more for a look-up. One whose answer would be remembered goes on without
+    /// it: whether it was given up must not be seen in the cache by who follows it, nor by who asks
+    /// again.
     pub(crate) fn forget_waiter(&mut self, ctx: &mut dyn Context, lookup: u64, task: u64) {
         let Some(entry) = self.lookups.all.get_mut(&lookup) else { return };
         entry.waiters.retain(|&(waiter, _)| waiter != task);

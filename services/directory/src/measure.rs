@@ -46,7 +46,8 @@ impl Phases {
         }
     }
 
-    /// Adds the phases of a look-up. Of two that ran side by side, the longer wait counts, and both's work.
+    /// Adds the phases of a look-up. Of two that ran side by side, the longer wait counts, and
+    /// both's work.
     pub fn merge(&mut self, other: &Self) {
         for (place, (mine, theirs)) in self.0.iter_mut().zip(other.0).enumerate() {
             let waits = place == Phase::Receive as usize || place == Phase::Retry as usize;
@@ -90,7 +91,8 @@ const PARTS: usize = 4;
 /// Octaves of a 64-bit number, from the one of [`PARTS`] on, and one for all below.
 const BUCKETS: usize = PARTS * 63;
 
-/// Counts of times in ns, in buckets that grow with the value. Recording costs a few instructions and no memory.
+/// Counts of times in ns, in buckets that grow with the value. Recording costs a few instructions
+/// and no memory.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     buckets: Box<[u64; BUCKETS]>,

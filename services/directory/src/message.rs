@@ -11,7 +11,8 @@ use hickory_proto::op::{
 use hickory_proto::rr::{DNSClass, Record};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder, BinEncoder};
 
-/// Largest UDP answer that is asked for: fits an Ethernet frame, never fragments (DNS flag day 2020).
+/// Largest UDP answer that is asked for: fits an Ethernet frame, never fragments (DNS flag day
+/// 2020).
 pub const UDP_PAYLOAD_BYTES: u16 = 1232;
 /// Version of EDNS that is spoken (RFC 6891).
 const EDNS_VERSION: u8 = 0;
@@ -37,7 +38,8 @@ pub enum Incoming {
 /// Reads a client's message.
 ///
 /// # Errors
-/// [`Failure::Malformed`] for what must not be answered: too short for a header, or itself an answer.
+/// [`Failure::Malformed`] for what must not be answered: too short for a header, or itself an
+/// answer.
 pub fn read(packet: &[u8]) -> Result<Incoming, Failure> {
     let header = Header::read(&mut BinDecoder::new(packet)).map_err(|_| Failure::Malformed)?;
     let metadata = header.metadata;
@@ -48,7 +50,8 @@ pub fn read(packet: &[u8]) -> Result<Incoming, Failure> {
     if metadata.op_code != OpCode::Query {
         return Ok(Incoming::Refuse(asked, ResponseCode::NotImp));
     }
-    // Counted before decoding, because the decoder makes room for as many questions as the header claims.
+    // Counted before decoding, because the decoder makes room for as many questions as the header
+    // claims.
     if header.counts.queries != 1 {
         return Ok(Incoming::Refuse(asked, ResponseCode::FormErr));
     }
@@ -114,7 +117,8 @@ impl Asked {
     /// Appends a message that carries nothing but a code.
     ///
     /// # Errors
-    /// [`Failure::TooLarge`] where the question does not fit, which can't be for one that was decoded.
+    /// [`Failure::TooLarge`] where the question does not fit, which can't be for one that was
+    /// decoded.
     pub fn refuse(&self, code: ResponseCode, out: &mut Vec<u8>) -> Result<(), Failure> {
         self.emit(self.metadata(code, false), &[], &[], &[], out)
     }
@@ -170,7 +174,8 @@ pub const fn code(failure: Failure) -> ResponseCode {
 /// Appends the message that asks an upstream. One buffer is used again and again.
 ///
 /// # Errors
-/// [`Failure::Malformed`] where the encoder refuses the name, which can't be for one that was parsed.
+/// [`Failure::Malformed`] where the encoder refuses the name, which can't be for one that was
+/// parsed.
 pub fn ask(
     question: &crate::answer::Question,
     id: u16,

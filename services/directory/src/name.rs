@@ -1,4 +1,5 @@
-//! Names: from text to labels, from labels to text, and the key under which an answer is remembered.
+//! Names: from text to labels, from labels to text, and the key under which an answer is
+//! remembered.
 
 use crate::failure::Failure;
 use hickory_proto::rr::domain::Label;
@@ -7,16 +8,17 @@ use wire::directory::MAX_NAME_BYTES;
 
 /// Longest label, in bytes (RFC 1035 section 2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
-/// Longest text of a name that is looked at: each byte may be written as `\DDD`, each letter may be a U-label's of
-/// four bytes.
+/// Longest text of a name that is looked at: each byte may be written as `\DDD`, each letter may be
+/// a U-label's of four bytes.
 pub const MAX_NAME_TEXT_BYTES: usize = 4 * (MAX_NAME_BYTES + 1);
 
-/// Reads a name as a person writes it: labels between dots; `\.` and `\DDD` (decimal) as in RFC 1035 section 5.1;
-/// a label with letters beyond ASCII becomes its A-label (UTS 46). A final dot makes it fully qualified.
+/// Reads a name as a person writes it: labels between dots; `\.` and `\DDD` (decimal) as in RFC
+/// 1035 section 5.1; a label with letters beyond ASCII becomes its A-label (UTS 46). A final dot
+/// makes it fully qualified.
 ///
 /// # Errors
-/// [`Failure::NameTooLong`], and [`Failure::Malformed`] for empty labels, control characters, white space, broken
-/// escapes and labels that IDNA refuses.
+/// [`Failure::NameTooLong`], and [`Failure::Malformed`] for empty labels, control characters, white
+/// space, broken escapes and labels that IDNA refuses.
 pub fn parse(text: &str) -> Result<Name, Failure> {
     if text.len() > MAX_NAME_TEXT_BYTES {
         return Err(Failure::NameTooLong);
@@ -88,13 +90,15 @@ fn escaped(rest: &mut std::str::Chars<'_>) -> Result<u8, Failure> {
     u8::try_from(hundreds * 100 + digit()? * 10 + digit()?).map_err(|_| Failure::Malformed)
 }
 
-/// Whether a name is made of what host names are made of (letters, digits, `-`, `_`): then its text needs no escapes.
+/// Whether a name is made of what host names are made of (letters, digits, `-`, `_`): then its text
+/// needs no escapes.
 pub fn is_plain(name: &Name) -> bool {
     name.iter().all(|label| label.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')))
 }
 
-/// Appends the text of a name: A-labels, a final dot, `\` before a character with a meaning in zone files, `\DDD`
-/// for what does not print. Neither white space nor a control character ever comes out.
+/// Appends the text of a name: A-labels, a final dot, `\` before a character with a meaning in zone
+/// files, `\DDD` for what does not print. Neither white space nor a control character ever comes
+/// out.
 pub fn write(name: &Name, out: &mut Vec<u8>) {
     if name.iter().len() == 0 {
         out.push(b'.');
@@ -132,7 +136,8 @@ pub fn text(name: &Name) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Whether two names are the same to the DNS: case does not count, nor whether the final dot was written.
+/// Whether two names are the same to the DNS: case does not count, nor whether the final dot was
+/// written.
 pub fn same(a: &Name, b: &Name) -> bool {
     a.eq_ignore_root(b)
 }
@@ -173,7 +178,8 @@ impl Key {
         key
     }
 
-    /// Names are at most 254 bytes here, so the bound is never met; if it were, keys would not grow past it.
+    /// Names are at most 254 bytes here, so the bound is never met; if it were, keys would not grow
+    /// past it.
     fn push(&mut self, byte: u8) {
         if let Some(place) = self.bytes.get_mut(self.length) {
             *place = byte;

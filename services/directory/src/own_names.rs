@@ -1,4 +1,5 @@
-//! Names that the topology gives to the sockets that a domain mounts: answered to that domain, and asked of nobody.
+//! Names that the topology gives to the sockets that a domain mounts: answered to that domain, and
+//! asked of nobody.
 
 use crate::answer::{Answer, Question};
 use crate::name;
@@ -8,11 +9,13 @@ use crate::tenant::TenantId;
 use hickory_proto::rr::rdata::{A, PTR};
 use hickory_proto::rr::{RData, Record, RecordType};
 
-/// How long such an answer may be remembered by who asked, in s: a change of the file is seen after that at the latest.
+/// How long such an answer may be remembered by who asked, in s: a change of the file is seen after
+/// that at the latest.
 const TTL_S: u32 = 5;
 
 impl Directory {
-    /// The answer for one of the domain's own names, or for the address of one; `None`: it is somebody else's.
+    /// The answer for one of the domain's own names, or for the address of one; `None`: it is
+    /// somebody else's.
     pub(crate) fn own_name(&self, tenant: TenantId, question: &Question) -> Option<Answer> {
         let domain = self.tenants.get(&tenant)?.domain.as_str();
         let names = self.admitted.names.get(domain)?;

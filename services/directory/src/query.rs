@@ -6,8 +6,8 @@ use hickory_proto::rr::{Name, RecordType};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Longest line that is looked at, in bytes: the longest text of a name, its type, and room for a search list in a
-/// control line.
+/// Longest line that is looked at, in bytes: the longest text of a name, its type, and room for a
+/// search list in a control line.
 pub const MAX_LINE_BYTES: usize = 4096;
 /// The word that makes a line on `query` a control line.
 const CONTROL_WORD: &str = "ctl";
@@ -52,11 +52,12 @@ impl Types {
     }
 }
 
-/// Reads a line: `NAME`, `TYPE NAME`, `ADDRESS`, `PTR ADDRESS`, `ctl ...`. White space around it does not count.
+/// Reads a line: `NAME`, `TYPE NAME`, `ADDRESS`, `PTR ADDRESS`, `ctl ...`. White space around it
+/// does not count.
 ///
 /// # Errors
-/// [`Failure::Malformed`] for anything else, [`Failure::Unsupported`] for types that are never asked,
-/// [`Failure::NameTooLong`].
+/// [`Failure::Malformed`] for anything else, [`Failure::Unsupported`] for types that are never
+/// asked, [`Failure::NameTooLong`].
 pub fn parse(payload: &[u8]) -> Result<Line<'_>, Failure> {
     if payload.len() > MAX_LINE_BYTES {
         return Err(Failure::NameTooLong);
@@ -95,7 +96,8 @@ pub fn reverse(address: IpAddr) -> Name {
 /// The type that a word names, in any case: a mnemonic or `TYPE` and a number (RFC 3597).
 ///
 /// # Errors
-/// [`Failure::Malformed`] for a word that names none, [`Failure::Unsupported`] for types that are never asked.
+/// [`Failure::Malformed`] for a word that names none, [`Failure::Unsupported`] for types that are
+/// never asked.
 pub fn record_type(word: &str) -> Result<RecordType, Failure> {
     let upper = word.to_ascii_uppercase();
     let found = match (upper.as_str(), upper.strip_prefix("TYPE")) {
@@ -107,8 +109,8 @@ pub fn record_type(word: &str) -> Result<RecordType, Failure> {
     if is_asked(found) { Ok(found) } else { Err(Failure::Unsupported) }
 }
 
-/// Whether a type is ever asked upstream: not ANY (RFC 8482), transfers, or what exists only inside messages
-/// (the meta and query types 128 to 255 of RFC 6895, and OPT).
+/// Whether a type is ever asked upstream: not ANY (RFC 8482), transfers, or what exists only inside
+/// messages (the meta and query types 128 to 255 of RFC 6895, and OPT).
 pub fn is_asked(record_type: RecordType) -> bool {
     let code = u16::from(record_type);
     code != 0 && code != 41 && !(128..=255).contains(&code)

@@ -8,7 +8,8 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use wire::directory::{Addresses, MAX_ADDRESSES, MAX_NAMES, Names};
 
-/// Most bytes that one answer on `query` may have. A message of 64 KiB can unfold to more, by compression.
+/// Most bytes that one answer on `query` may have. A message of 64 KiB can unfold to more, by
+/// compression.
 pub const MAX_ANSWER_BYTES: usize = 512 * 1024;
 
 /// An answer and how many seconds ago it was right from the upstream.
@@ -20,7 +21,8 @@ pub struct Aged<'a> {
     pub age_s: u32,
 }
 
-/// Whether `record` came with an answer rendered before: the chain to an address is the same for A and AAAA.
+/// Whether `record` came with an answer rendered before: the chain to an address is the same for A
+/// and AAAA.
 fn repeated(record: &Record, before: &[Aged<'_>]) -> bool {
     record.record_type() == RecordType::CNAME
         && before.iter().any(|aged| aged.answer.selected().any(|other| other == record))
@@ -90,7 +92,8 @@ fn record_type(record_type: RecordType, out: &mut Vec<u8>) {
     }
 }
 
-/// The data of a record as a zone file has it (RFC 1035 section 5.1), in one line of printable ASCII.
+/// The data of a record as a zone file has it (RFC 1035 section 5.1), in one line of printable
+/// ASCII.
 fn data(data: &RData, out: &mut Vec<u8>) {
     match data {
         RData::A(a) => put(out, format_args!("{a}")),

@@ -258,8 +258,8 @@ impl Directory {
         }
     }
 
-    /// Asks the cache, and then the upstreams, each open question of the present candidate. The queries of two questions
-    /// leave together.
+    /// Asks the cache, and then the upstreams, each open question of the present candidate. The
+    /// queries of two questions leave together.
     fn ask_all(&mut self, ctx: &mut dyn Context, id: u64, task: &mut Task) -> Result<(), Failure> {
         let questions: [_; 2] = {
             let mut open = task.open_questions();
@@ -390,7 +390,8 @@ impl Directory {
                 tenant.counters.failed(failure);
             }
         }
-        // A question that was refused beside one that waits: the other's answer has nobody to go to.
+        // A question that was refused beside one that waits: the other's answer has nobody to go
+        // to.
         for lookup in task.pending.into_iter().flatten() {
             self.forget_waiter(ctx, lookup, id);
         }

@@ -11,8 +11,8 @@ use wire::control::Consumer;
 use wire::directory::{file, ioctl, verb};
 use wire::service::{OpenInfo, SESSION_NONE};
 
-/// The entrance of frontends: who comes through it keeps the domain's defaults for the next server. The daemon lets no
-/// program of a domain take it.
+/// The entrance of frontends: who comes through it keeps the domain's defaults for the next server.
+/// The daemon lets no program of a domain take it.
 const KEEPER: &str = "device";
 
 /// One consumer's channel.
@@ -48,7 +48,8 @@ fn holds(verbs: &[String], wanted: &str) -> bool {
 }
 
 impl Directory {
-    /// A new channel of a domain. A frontend that comes later than the defaults were set is told them.
+    /// A new channel of a domain. A frontend that comes later than the defaults were set is told
+    /// them.
     pub(crate) fn add_link(&mut self, ctx: &mut dyn Context, link: LinkId, consumer: &Consumer) {
         let known = self.tenants.iter().find(|(_, t)| t.dc == consumer.dc && t.domain == consumer.domain);
         let id = known.map(|(&id, _)| id).unwrap_or_else(|| {
@@ -137,9 +138,9 @@ impl Directory {
         Ok(capsule)
     }
 
-    /// A consumer hands back the domain's defaults, as an earlier server sealed them. They count if this server has not
-    /// heard of any yet; else whoever kept the older ones is told the present ones. What it takes to set them by a line
-    /// is what it takes here.
+    /// A consumer hands back the domain's defaults, as an earlier server sealed them. They count if
+    /// this server has not heard of any yet; else whoever kept the older ones is told the present
+    /// ones. What it takes to set them by a line is what it takes here.
     pub(crate) fn restore_defaults(
         &mut self,
         ctx: &mut dyn Context,
@@ -162,7 +163,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Gives the capsule of session 0 to the domain's frontend, and to `also`, who asked for the change.
+    /// Gives the capsule of session 0 to the domain's frontend, and to `also`, who asked for the
+    /// change.
     fn tell_keepers(&self, ctx: &mut dyn Context, tenant: TenantId, also: Option<LinkId>, capsule: &[u8]) {
         for (&id, link) in self.links.iter().filter(|(_, link)| link.tenant == tenant) {
             if link.entrance == KEEPER || also == Some(id) {

@@ -236,7 +236,8 @@ impl Overrides {
     /// Takes `struct tombolo_dns_settings`.
     ///
     /// # Errors
-    /// [`Failure::Malformed`] for a wrong size, values out of bounds, unknown flags, reserved words that are not zero.
+    /// [`Failure::Malformed`] for a wrong size, values out of bounds, unknown flags, reserved words
+    /// that are not zero.
     pub fn set_struct(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let bytes: &[u8; SETTINGS_BYTES as usize] = bytes.try_into().map_err(|_| Failure::Malformed)?;
         let mut words = [0u32; 8];
@@ -297,7 +298,8 @@ impl Overrides {
     /// Takes `struct tombolo_dns_search` and appends it to `effective`, the list that held so far.
     ///
     /// # Errors
-    /// [`Failure::Malformed`] for a wrong size, no NUL, bytes behind it that are not zero, no name, a full list.
+    /// [`Failure::Malformed`] for a wrong size, no NUL, bytes behind it that are not zero, no name,
+    /// a full list.
     pub fn add_search_struct(&mut self, bytes: &[u8], effective: &[Name]) -> Result<(), Failure> {
         let bytes: &[u8; SEARCH_BYTES as usize] = bytes.try_into().map_err(|_| Failure::Malformed)?;
         let end = bytes.iter().position(|&byte| byte == 0).ok_or(Failure::Malformed)?;
@@ -331,8 +333,8 @@ impl Overrides {
 /// Version of the capsule's shape.
 const CAPSULE_VERSION: u32 = 1;
 
-/// A session as its frontend keeps it: JSON, so that a person can read it in a dump. The longest possible is
-/// 6 search domains of 254 bytes and 8 upstreams of 58: under 2.5 KiB.
+/// A session as its frontend keeps it: JSON, so that a person can read it in a dump. The longest
+/// possible is 6 search domains of 254 bytes and 8 upstreams of 58: under 2.5 KiB.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Capsule {
@@ -451,7 +453,8 @@ mod tests {
             format: Some(Format::Json),
             trace: Some(true),
         };
-        // The all-ones prefix is multicast, which is refused; take the longest unicast text instead.
+        // The all-ones prefix is multicast, which is refused; take the longest unicast text
+        // instead.
         let unicast: SocketAddr = "[1111:1111:1111:1111:1111:1111:1111:1111]:65535".parse().unwrap();
         let full = Overrides { upstreams: Some(vec![unicast; MAX_UPSTREAMS].into()), ..full };
         let capsule = seal(u64::MAX, &full);

@@ -1,5 +1,6 @@
-//! The first moments of a server: whether a domain has set defaults is known by its frontend, which may come later than the
-//! first question by another entrance. Such a question waits for it, a little.
+//! The first moments of a server: whether a domain has set defaults is known by its frontend, which
+//! may come later than the first question by another entrance. Such a question waits for it, a
+//! little.
 
 use crate::service::Directory;
 use crate::tenant::TenantId;
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use wire::directory::file;
 use wire::service::SESSION_NONE;
 
-/// How long after its start a server reckons with domains that an earlier one has served: their frontends hear of a new
-/// server from the daemon, all at once.
+/// How long after its start a server reckons with domains that an earlier one has served: their
+/// frontends hear of a new server from the daemon, all at once.
 const NEW_FOR: Duration = Duration::from_secs(1);
 /// How long a domain's questions wait for its frontend, at most.
 const FRONTEND_COMES_WITHIN: Duration = Duration::from_millis(250);
@@ -25,8 +26,8 @@ pub struct Early {
 }
 
 impl Directory {
-    /// Until when a domain that is met at `now` for the first time may yet be told its defaults; `None`: it can have set
-    /// none, or this server is no successor any more.
+    /// Until when a domain that is met at `now` for the first time may yet be told its defaults;
+    /// `None`: it can have set none, or this server is no successor any more.
     pub(crate) fn settles(&self, now: Instant, may_control: bool) -> Option<Instant> {
         let new = self.started.is_some_and(|started| now.saturating_duration_since(started) < NEW_FOR);
         (new && may_control).then_some(now + FRONTEND_COMES_WITHIN)
@@ -39,7 +40,8 @@ impl Directory {
         }
     }
 
-    /// Keeps a question in session 0 if its domain's defaults may yet come. False: it is to be answered now.
+    /// Keeps a question in session 0 if its domain's defaults may yet come. False: it is to be
+    /// answered now.
     pub(crate) fn keep_early(
         &mut self,
         now: Instant,

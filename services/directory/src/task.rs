@@ -191,8 +191,8 @@ impl Task {
     }
 }
 
-/// The names that are tried for one that was asked: with a dot in it or behind it, itself; else it with each domain of
-/// the search list, and itself at last. One that gets too long is left out.
+/// The names that are tried for one that was asked: with a dot in it or behind it, itself; else it
+/// with each domain of the search list, and itself at last. One that gets too long is left out.
 pub fn candidates(name: Name, search: &[Name]) -> Vec<Name> {
     if name.is_fqdn() || search.is_empty() || name.iter().len() > 1 {
         return vec![name];

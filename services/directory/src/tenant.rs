@@ -11,11 +11,12 @@ use std::fmt::Write as _;
 use std::time::Instant;
 use wire::directory::CacheMode;
 
-/// Look-ups that one request may need at a time: A and AAAA. The bound on look-ups is so many times the quota of
-/// requests, because a look-up may outlive the request that began it.
+/// Look-ups that one request may need at a time: A and AAAA. The bound on look-ups is so many times
+/// the quota of requests, because a look-up may outlive the request that began it.
 const LOOKUPS_PER_REQUEST: usize = 2;
 
-/// Session numbers from here on are never taken over from a capsule, so that counting up from the highest one never ends.
+/// Session numbers from here on are never taken over from a capsule, so that counting up from the
+/// highest one never ends.
 const MAX_WISHED_SESSION: u64 = 1 << 62;
 
 /// The number of a domain, never used again.
@@ -63,10 +64,11 @@ pub struct Tenant {
     pub domain: String,
     /// The settings that its `ctl` made for new sessions.
     pub defaults: Overrides,
-    /// Whether this server has been told the defaults, by a line or by a capsule: then it knows better than whoever
-    /// kept a capsule of an earlier server.
+    /// Whether this server has been told the defaults, by a line or by a capsule: then it knows
+    /// better than whoever kept a capsule of an earlier server.
     pub told: bool,
-    /// Until when its defaults may yet be handed back by its frontend; `None`: they are what they are.
+    /// Until when its defaults may yet be handed back by its frontend; `None`: they are what they
+    /// are.
     pub settles: Option<Instant>,
     /// The answers that it remembers.
     pub cache: Cache,
@@ -88,7 +90,8 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// A domain that has not asked anything yet, and whose defaults may be handed back until `settles`.
+    /// A domain that has not asked anything yet, and whose defaults may be handed back until
+    /// `settles`.
     pub fn new(dc: &str, domain: &str, admitted: &Admitted, settles: Option<Instant>) -> Self {
         Self {
             dc: dc.into(),
@@ -114,8 +117,8 @@ impl Tenant {
         cache.mode == CacheMode::Shared && cache.share.contains(&self.domain)
     }
 
-    /// A number that none of its sessions has: `wanted`, which an earlier backend had given, if it is free, else the
-    /// next. Wishes come through the consumer: they must not use up the numbers.
+    /// A number that none of its sessions has: `wanted`, which an earlier backend had given, if it
+    /// is free, else the next. Wishes come through the consumer: they must not use up the numbers.
     pub fn session_number(&mut self, wanted: Option<u64>, taken: impl Fn(u64) -> bool) -> u64 {
         let wish = wanted.filter(|&number| (1..MAX_WISHED_SESSION).contains(&number) && !taken(number));
         let number = wish.unwrap_or(self.next_session);

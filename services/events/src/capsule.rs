@@ -1,4 +1,5 @@
-//! The state that a session leaves to the next backend. It has been in the consumer's hands, so it is read as a request is.
+//! The state that a session leaves to the next backend. It has been in the consumer's hands, so it
+//! is read as a request is.
 
 use publication::{Overflow, Position};
 use wire::events::FILTER_BYTES_MAX;
@@ -19,7 +20,8 @@ pub enum Framing {
 const PUBLISHER: u8 = 0x11;
 const SUBSCRIBER: u8 = 0x12;
 
-/// A publisher: which one, and how many of its records were answered. 25 bytes: kind 0, channel 1, number 9, answered 17.
+/// A publisher: which one, and how many of its records were answered. 25 bytes: kind 0, channel 1,
+/// number 9, answered 17.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublisherCapsule {
     pub channel: u64,
@@ -27,7 +29,8 @@ pub struct PublisherCapsule {
     pub answered: u64,
 }
 
-/// A subscriber. 44 bytes and its filter: kind 0, overflow 1, framing 2, held 3, channel 4, next 12, delivered 20, lost 28, wait 36 (ms).
+/// A subscriber. 44 bytes and its filter: kind 0, overflow 1, framing 2, held 3, channel 4, next
+/// 12, delivered 20, lost 28, wait 36 (ms).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriberCapsule<'f> {
     pub channel: u64,

@@ -1,4 +1,5 @@
-//! The way of an event: from a publisher's write into the channel, and from there to each subscriber.
+//! The way of an event: from a publisher's write into the channel, and from there to each
+//! subscriber.
 
 use crate::capsule::{Framing, PublisherCapsule, SubscriberCapsule};
 use crate::service::{Events, Open, WAITING_BYTES_MAX, Waiting, wall_ns};
@@ -66,7 +67,8 @@ impl Events {
         }
     }
 
-    /// A record is in the channel: its publisher is told, and what the next backend has to know of it.
+    /// A record is in the channel: its publisher is told, and what the next backend has to know of
+    /// it.
     fn published(&mut self, ctx: &mut dyn Context, to: ReplyTo, serial: u32, publisher: Publisher) {
         if let Some(tenant) = self.tenant(to.link) {
             tenant.published += 1;
@@ -230,7 +232,8 @@ impl Events {
         }
     }
 
-    /// Publications that have waited long enough go on, and what was kept for who is gone is let go of.
+    /// Publications that have waited long enough go on, and what was kept for who is gone is let go
+    /// of.
     pub(crate) fn time_is_over(&mut self, ctx: &mut dyn Context) {
         let now_ns = self.now_ns(ctx);
         for serial in self.timed.clone() {

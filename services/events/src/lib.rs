@@ -1,9 +1,11 @@
-//! The event service: channels that domains publish to and subscribe to, as files. `docs/events.md` is for users,
-//! `docs/spec/events.md` has the bytes. What it decides without waiting is in `publication`.
+//! The event service: channels that domains publish to and subscribe to, as files. `docs/events.md`
+//! is for users, `docs/spec/events.md` has the bytes. What it decides without waiting is in
+//! `publication`.
 //!
-//! Inside: `region` keeps the memory of channels, `capsule` reads what sessions leave to a successor, `tree` shows channels as folders,
-//! `sessions` opens their files and takes what is said to them, `deliver` takes an event from its publisher to its subscribers, `text` is for
-//! people, and `service` has it all and is called by the loop.
+//! Inside: `region` keeps the memory of channels, `capsule` reads what sessions leave to a
+//! successor, `tree` shows channels as folders, `sessions` opens their files and takes what is said
+//! to them, `deliver` takes an event from its publisher to its subscribers, `text` is for people,
+//! and `service` has it all and is called by the loop.
 
 mod capsule;
 mod deliver;
@@ -18,11 +20,12 @@ pub use service::Events;
 
 use std::path::PathBuf;
 
-/// The service, as `session::Make` wants it: from the admitted settings, and the folder in which channels outlive this
-/// process, if there is one.
+/// The service, as `session::Make` wants it: from the admitted settings, and the folder in which
+/// channels outlive this process, if there is one.
 ///
 /// # Errors
-/// The text of what is wrong with the settings, which the topology should not have admitted, or with the folder.
+/// The text of what is wrong with the settings, which the topology should not have admitted, or
+/// with the folder.
 pub fn service(
     settings: &serde_json::Value,
     kept: Option<PathBuf>,

@@ -37,7 +37,8 @@ impl Store for ChannelMemory {
     }
 
     fn commit(&mut self, offset: usize, word: u64) {
-        // A successor sees what this process wrote in program order as far as the compiler keeps it: release does.
+        // A successor sees what this process wrote in program order as far as the compiler keeps
+        // it: release does.
         self.0.store_u64(offset, word, Ordering::Release);
     }
 
@@ -74,8 +75,8 @@ impl Memories {
         folder.join(format!("{serial}.{EXTENSION}"))
     }
 
-    /// Memory for a new channel with a buffer of so many bytes, all of it there: a full disk or file system is an error now and
-    /// no signal later.
+    /// Memory for a new channel with a buffer of so many bytes, all of it there: a full disk or
+    /// file system is an error now and no signal later.
     pub fn make(&self, serial: u32, buffer: u64) -> io::Result<ChannelMemory> {
         let bytes = buffer + AT_BUFFER_BYTES as u64;
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -101,7 +102,8 @@ impl Memories {
         Ok(file)
     }
 
-    /// The memories that predecessors have left, without those of no use. Files that can't be taken up are removed.
+    /// The memories that predecessors have left, without those of no use. Files that can't be taken
+    /// up are removed.
     pub fn left(&self) -> io::Result<Vec<ChannelMemory>> {
         let mut left = Vec::new();
         let Some(folder) = &self.folder else { return Ok(left) };

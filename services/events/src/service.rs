@@ -12,7 +12,8 @@ use wire::control::Consumer;
 use wire::events::{EVENT_BYTES_MAX, KIND, NAME_BYTES_MAX, Settings, file, verb};
 use wire::service::{Behaviour, Export, FileExport, Kind, OWN_FOLDER, OpenInfo, SERIAL_BITS, VERSION};
 
-/// Bytes of publications that wait for slow subscribers, of one domain: some sixteen of the longest.
+/// Bytes of publications that wait for slow subscribers, of one domain: some sixteen of the
+/// longest.
 pub const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Numbers that channels can have.
 const SERIALS: u32 = 1 << (SERIAL_BITS - file::BITS);
@@ -67,7 +68,8 @@ pub struct Events {
     pub(crate) tenants: HashMap<u64, Tenant>,
     pub(crate) links: HashMap<LinkId, Link>,
     pub(crate) sessions: HashMap<SessionKey, Session>,
-    /// Channels in which something has a time: publications that wait, events that are kept for who is gone.
+    /// Channels in which something has a time: publications that wait, events that are kept for who
+    /// is gone.
     pub(crate) timed: BTreeSet<u32>,
     pub(crate) last_serial: u32,
     pub(crate) last_publisher: u64,
@@ -83,7 +85,8 @@ pub struct Events {
     pub(crate) capsule: Vec<u8>,
 }
 
-/// A number that stands for a name: FNV-1a. Where two names had the same one, their owners would share a quota.
+/// A number that stands for a name: FNV-1a. Where two names had the same one, their owners would
+/// share a quota.
 pub(crate) fn number_of(name: &[u8]) -> u64 {
     name.iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -95,7 +98,8 @@ pub(crate) fn wall_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Letters, digits, `.`, `_` and `-`, the first of them a letter or a digit: what no shell and no broker takes for something else.
+/// Letters, digits, `.`, `_` and `-`, the first of them a letter or a digit: what no shell and no
+/// broker takes for something else.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Errno::NAMETOOLONG);
@@ -253,7 +257,8 @@ impl Events {
         self.memories.remove(serial);
     }
 
-    /// Brings the channels to what the file says. One that cannot be made is for the log: the others are there.
+    /// Brings the channels to what the file says. One that cannot be made is for the log: the
+    /// others are there.
     fn follow_file(&mut self) {
         for named in self.settings.channels.clone() {
             match self.names.get(named.name.as_bytes()) {

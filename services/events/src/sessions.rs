@@ -126,7 +126,8 @@ impl Events {
         let id = open.channel.subscribe(key, replay).map_err(|_| Errno::USERS)?;
         let (held, framing) = before.as_ref().map_or((speaks, Framing::Raw), |it| (it.held, it.framing));
         if let Some(before) = &before {
-            // What the channel does not allow any more is not had any more: the oldest are lost then.
+            // What the channel does not allow any more is not had any more: the oldest are lost
+            // then.
             let overflow = open.channel.set_overflow(id, before.overflow);
             let filter = before.filter.map(Filter::parse).transpose().ok().flatten();
             let filtered = open.channel.set_filter(id, filter.clone());
@@ -379,8 +380,9 @@ fn set_framing(open: &mut Open, id: SubscriptionId, framing: Framing) {
     }
 }
 
-/// `struct` of 16 bytes: overflow 0 (0 drop, 1 latest, 2 wait), framing 1 (0 raw, 1 binary, 2 text), reserved 2, wait in ms 4 (4),
-/// events to begin with 8 (8; all bits set: the place is left).
+/// `struct` of 16 bytes: overflow 0 (0 drop, 1 latest, 2 wait), framing 1 (0 raw, 1 binary, 2
+/// text), reserved 2, wait in ms 4 (4), events to begin with 8 (8; all bits set: the place is
+/// left).
 fn settings_by_number(open: &mut Open, id: SubscriptionId, bytes: &[u8; 16]) -> Result<(), (Errno, String)> {
     let [overflow, framing, 0, 0, a, b, c, d, replay @ ..] = *bytes else {
         return Err(refused("reserved bytes are 0"));
@@ -420,9 +422,9 @@ fn overflow_of(text: &str) -> Option<Overflow> {
     }
 }
 
-/// The terms for a reader. One that gets only the newest event takes nothing ahead, and neither does one that has not begun.
-/// One that is to lose nothing takes ahead a part of the buffer: its progress is known when it takes more, and publishers wait
-/// for that.
+/// The terms for a reader. One that gets only the newest event takes nothing ahead, and neither
+/// does one that has not begun. One that is to lose nothing takes ahead a part of the buffer: its
+/// progress is known when it takes more, and publishers wait for that.
 fn terms_of(overflow: Overflow, held: bool, buffer: u64) -> Terms {
     let window = match overflow {
         _ if held => 0,

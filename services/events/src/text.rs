@@ -11,7 +11,8 @@ use wire::events::file;
 
 /// Subscriptions that are described one by one; of more, only how many there are.
 const DESCRIBED_MAX: usize = 64;
-/// Bytes of the channels in the node's state tree: of the 64 KiB of a packet, in which there are other services of the server, too.
+/// Bytes of the channels in the node's state tree: of the 64 KiB of a packet, in which there are
+/// other services of the server, too.
 const DESCRIBED_BYTES_MAX: usize = 40 * 1024;
 
 impl Events {
@@ -138,8 +139,9 @@ impl Events {
         text.into_bytes()
     }
 
-    /// The channels in the node's state tree, and how many are left out: a server's state goes to the daemon in one packet. Those of the file come
-    /// first, so that no domain hides them by making many.
+    /// The channels in the node's state tree, and how many are left out: a server's state goes to
+    /// the daemon in one packet. Those of the file come first, so that no domain hides them by
+    /// making many.
     pub(crate) fn describe_channels(&self) -> (Vec<Value>, usize) {
         let of_file = |open: &&Open| open.channel.owner() == 0;
         let first = self.channels.values().filter(of_file);

@@ -129,7 +129,8 @@ impl Events {
             }
             Operation::RemoveFolder if to.file == ROOT => {
                 let &serial = self.names.get(change.name).ok_or(Errno::NOENT)?;
-                // What the file names, and what another domain has made, is not this one's to remove.
+                // What the file names, and what another domain has made, is not this one's to
+                // remove.
                 if self.open_of(serial)?.channel.owner() != link.owner {
                     return Err(Errno::PERM);
                 }

@@ -1,4 +1,5 @@
-//! Descriptors of nodes that are open in the store: a cache of bounded size, for everything in it can be opened again by its place.
+//! Descriptors of nodes that are open in the store: a cache of bounded size, for everything in it
+//! can be opened again by its place.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -1,7 +1,9 @@
-//! The service of file trees: a directory that several domains share, each with the verbs that its file gives it (`docs/file-trees.md`).
+//! The service of file trees: a directory that several domains share, each with the verbs that its
+//! file gives it (`docs/file-trees.md`).
 //!
-//! The [`Store`] is the only one to write to the directory. It opens nothing but plain files and directories, one name at a time, so that
-//! whatever tenants make leads nowhere else; [`tree::Tree`] is what consumers see of it.
+//! The [`Store`] is the only one to write to the directory. It opens nothing but plain files and
+//! directories, one name at a time, so that whatever tenants make leads nowhere else;
+//! [`tree::Tree`] is what consumers see of it.
 
 mod descriptors;
 mod names;

@@ -9,7 +9,8 @@ use std::os::fd::OwnedFd;
 /// Bytes of one getdents64(2): some hundred names.
 const LISTING_BYTES: usize = 32 * 1024;
 
-/// Calls `each` with the names in an open directory and the place after each, from `after` on, until it says false.
+/// Calls `each` with the names in an open directory and the place after each, from `after` on,
+/// until it says false.
 pub fn names(directory: &OwnedFd, after: u64, mut each: impl FnMut(&CStr, u64) -> bool) -> Result<(), Errno> {
     rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(after))?;
     let mut buffer = [MaybeUninit::uninit(); LISTING_BYTES];

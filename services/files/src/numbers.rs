@@ -1,8 +1,10 @@
 //! The table of nodes' numbers.
 //!
-//! Consumers know nodes by numbers of 24 bits, which have to mean the same to the next server. So they are written into a file: a header, and for
-//! each number the inode that has it, or 0. It is never synced: it has to outlive the server, and what knew the numbers does not outlive a power cut
-//! (a file of another boot begins anew). Names and places of nodes are not written, for a server that starts reads the whole tree.
+//! Consumers know nodes by numbers of 24 bits, which have to mean the same to the next server. So
+//! they are written into a file: a header, and for each number the inode that has it, or 0. It is
+//! never synced: it has to outlive the server, and what knew the numbers does not outlive a power
+//! cut (a file of another boot begins anew). Names and places of nodes are not written, for a
+//! server that starts reads the whole tree.
 
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -13,7 +15,8 @@ use std::time::Instant;
 
 /// The first bytes of the file; the last of them is the version.
 const MAGIC: [u8; 8] = *b"tbfiles\x01";
-/// Bytes of the header: [`MAGIC`], the boot's id as text (36), the number that is given next (4), zeros.
+/// Bytes of the header: [`MAGIC`], the boot's id as text (36), the number that is given next (4),
+/// zeros.
 const HEADER_BYTES: usize = 64;
 const BOOT_BYTES: usize = 36;
 /// Bytes of one number's inode.
@@ -26,10 +29,12 @@ const LAST: u32 = (1 << wire::service::SERIAL_BITS) - 1;
 pub struct Entry {
     pub inode: u64,
     pub is_folder: bool,
-    /// The folder that it is in, and its name there. Of a file with several names: one of them, or one that it had.
+    /// The folder that it is in, and its name there. Of a file with several names: one of them, or
+    /// one that it had.
     pub parent: u32,
     pub name: Box<[u8]>,
-    /// Whether the file has a name of its own in the store's own folder: it has several names, or none any more.
+    /// Whether the file has a name of its own in the store's own folder: it has several names, or
+    /// none any more.
     pub is_apart: bool,
     /// Bytes that it takes.
     pub bytes: u64,

@@ -1,4 +1,5 @@
-//! Reading a whole store when its server starts: what there is, what it takes, and what numbers it had.
+//! Reading a whole store when its server starts: what there is, what it takes, and what numbers it
+//! had.
 
 use crate::names::{apart_name, names};
 use crate::numbers::Entry;

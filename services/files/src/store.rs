@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use wire::service::{Attributes, MAX_NAME_BYTES};
 
-/// The store's own folder in the directory, which nobody sees: files that have no name any more, or several, and the file of numbers.
+/// The store's own folder in the directory, which nobody sees: files that have no name any more, or
+/// several, and the file of numbers.
 pub const APART: &CStr = c".tombolo";
 /// The file of numbers in there.
 const NUMBERS: &CStr = c"numbers";
@@ -27,7 +28,8 @@ const NUMBERS: &CStr = c"numbers";
 const OPEN_MAX: usize = 256;
 /// Levels of folders: as many as the longest path has that open(2) takes.
 const LEVELS_MAX: usize = 2_048;
-/// How long an unlinked file is kept that was open at a consumer which went away: longer than a frontend, a link and this server take to come back.
+/// How long an unlinked file is kept that was open at a consumer which went away: longer than a
+/// frontend, a link and this server take to come back.
 const GRACE: Duration = Duration::from_mins(1);
 /// Bytes of one block of stat(2).
 const BLOCK_BYTES: u64 = 512;
@@ -111,7 +113,8 @@ fn is_own(folder: u32, name: &[u8]) -> bool {
 }
 
 impl Store {
-    /// Opens a directory and reads what is in it. It is this server's alone as long as the store lives.
+    /// Opens a directory and reads what is in it. It is this server's alone as long as the store
+    /// lives.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -414,7 +417,8 @@ impl Store {
         Err(Errno::NAMETOOLONG)
     }
 
-    /// Gives a file a name in the store's own folder: by it, it is found whatever becomes of its others.
+    /// Gives a file a name in the store's own folder: by it, it is found whatever becomes of its
+    /// others.
     fn set_apart(&mut self, serial: u32) -> Result<(), Errno> {
         if self.numbers.get(serial)?.is_apart {
             return Ok(());
@@ -422,7 +426,8 @@ impl Store {
         let (folder, name) = self.place(serial)?;
         match linkat(&*folder, name.as_c_str(), &self.apart, apart_name(serial).as_c_str(), AtFlags::empty())
         {
-            // What is there under this number is not this file: it is left of what was never cleaned away.
+            // What is there under this number is not this file: it is left of what was never
+            // cleaned away.
             Err(Errno::EXIST) => {
                 unlinkat(&self.apart, apart_name(serial).as_c_str(), AtFlags::empty())?;
                 linkat(
@@ -513,7 +518,8 @@ impl Store {
         Ok((open, name, serial, stat))
     }
 
-    /// Gives what has the name `from` the name `to`. `flags` are those of renameat2(2), but for whiteouts.
+    /// Gives what has the name `from` the name `to`. `flags` are those of renameat2(2), but for
+    /// whiteouts.
     ///
     /// # Errors
     /// The kernel's.
@@ -591,7 +597,8 @@ impl Store {
         Ok(())
     }
 
-    /// A file is closed; `comes_back`: whoever had it open went away without a word, and may come back for it.
+    /// A file is closed; `comes_back`: whoever had it open went away without a word, and may come
+    /// back for it.
     ///
     /// # Errors
     /// The kernel's.

@@ -14,9 +14,11 @@ use wire::service::Attributes;
 /// Flags of open(2).
 const TRUNCATE: u32 = 0o1000;
 const APPEND: u32 = 0o2000;
-/// Syncs that wait for the disk at a time; more wait with whoever asks for them, and so do all others of the tree.
+/// Syncs that wait for the disk at a time; more wait with whoever asks for them, and so do all
+/// others of the tree.
 const SYNCS_MAX: usize = 256;
-/// Places of a listing: most. The last name of a folder has a larger one on some file systems, and the frontend counts on from it.
+/// Places of a listing: most. The last name of a folder has a larger one on some file systems, and
+/// the frontend counts on from it.
 const PLACE_MAX: u64 = i64::MAX as u64 - 1_024;
 
 struct Sync {

@@ -1,4 +1,5 @@
-//! A store, used by a hostile hand: what is in the directory, what is counted, what the next server knows.
+//! A store, used by a hostile hand: what is in the directory, what is counted, what the next server
+//! knows.
 
 use files::{Limits, OpenError, Store};
 use rustix::io::Errno;
@@ -317,7 +318,8 @@ fn many_names_are_listed_once_each_in_parts() {
     assert_eq!(names.len(), 10_000);
 }
 
-// Each level costs a path longer by two bytes; nobody can walk deeper than paths go, and nothing here calls itself.
+// Each level costs a path longer by two bytes; nobody can walk deeper than paths go, and nothing
+// here calls itself.
 #[test]
 fn deep_trees_end_where_paths_end() {
     let (at, mut first) = fresh();

@@ -58,7 +58,8 @@ impl Desk {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a position of a source. Gives the source's name if it counts, and the position is to be told.
+    /// Takes a position of a source. Gives the source's name if it counts, and the position is to
+    /// be told.
     pub(crate) fn fix(&self, source: usize, fix: Fix) -> Option<String> {
         let mut book = self.book();
         let told = book.sources.get_mut(source)?;

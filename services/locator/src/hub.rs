@@ -1,4 +1,5 @@
-//! Clients of gpsd's protocol, and those that read bare NMEA 0183, at ports of this domain's own `lo`. One thread has all of them.
+//! Clients of gpsd's protocol, and those that read bare NMEA 0183, at ports of this domain's own
+//! `lo`. One thread has all of them.
 
 use crate::desk::Desk;
 use location::{Fix, gpsd};
@@ -11,11 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Clients at the same time, at both ports: most. Each has two buffers.
 const CLIENTS_MAX: usize = 64;
-/// A client that does not read loses its connection at so many bytes: a minute of positions, ten a second.
+/// A client that does not read loses its connection at so many bytes: a minute of positions, ten a
+/// second.
 const OUT_BYTES_MAX: usize = 256 << 10;
 /// Positions that wait for the thread: more of them would be old ones.
 const QUEUE_MAX: usize = 64;
-/// How long nobody is accepted after that failed: without descriptors or memory the listener would be ready again and again.
+/// How long nobody is accepted after that failed: without descriptors or memory the listener would
+/// be ready again and again.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// A position and the name of its source.
@@ -158,7 +161,8 @@ impl Room {
 }
 
 impl Client {
-    /// Reads once and writes what goes without waiting: one that never stops holds up nobody else. `false`: it is over.
+    /// Reads once and writes what goes without waiting: one that never stops holds up nobody else.
+    /// `false`: it is over.
     fn serve(&mut self, desk: &Desk) -> bool {
         let mut bytes = [0; 1024];
         match self.socket.read(&mut bytes) {

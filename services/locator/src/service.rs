@@ -29,7 +29,8 @@ pub fn service(name: &str, settings: &Value) -> Result<Box<dyn session::Service>
     let mut files = Service::new(name, desk.clone()).map_err(said)?;
     let fixes = files.stream(FIXES, READ, StreamOptions::default());
     let nmea = files.stream(NMEA, READ, StreamOptions::default());
-    // Where no source has a recent position the file says so, in the kernel's words: no data available.
+    // Where no source has a recent position the file says so, in the kernel's words: no data
+    // available.
     files.text(POSITION, READ, |desk, _call| {
         desk.position().map(|value| format!("{value}\n")).ok_or(Errno::NODATA)
     });

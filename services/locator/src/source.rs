@@ -19,7 +19,8 @@ const LINE_BYTES_MAX: u64 = 16 << 10;
 const SURVEY_BYTES_MAX: u64 = 64 << 20;
 /// How long to wait before a source that can't be read is tried again.
 const AGAIN_PAUSE: Duration = Duration::from_secs(1);
-/// A file is replayed at its own pace, but no gap in it takes longer, and none is shorter: one whose times stand still must not spin.
+/// A file is replayed at its own pace, but no gap in it takes longer, and none is shorter: one
+/// whose times stand still must not spin.
 const GAP_MAX: Duration = Duration::from_secs(10);
 const GAP_MIN: Duration = Duration::from_millis(1);
 /// Between the end of a file and its beginning.
@@ -70,7 +71,8 @@ impl Feed {
                         AGAIN_PAUSE
                     }
                 };
-                // tidy(sleep): nothing tells when a device is plugged in again, and a file without positions must not spin.
+                // tidy(sleep): nothing tells when a device is plugged in again, and a file without
+                // positions must not spin.
                 std::thread::sleep(pause);
             }
         };

@@ -48,7 +48,8 @@ pub struct UpRequest {
     pub dry_run: bool,
 }
 
-/// `POST /v1/cancel`: end an `up` that is under way, or waits for its turn, and restore what was before.
+/// `POST /v1/cancel`: end an `up` that is under way, or waits for its turn, and restore what was
+/// before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
@@ -277,7 +278,8 @@ pub struct DomainRow {
     pub node: Option<String>,
     /// `process`, `container` or `vm`.
     pub kind: String,
-    /// `starting`, `running`, `stopping`, `waiting` (for the next start), `ended`, `failed`, `stopped` (by hand).
+    /// `starting`, `running`, `stopping`, `waiting` (for the next start), `ended`, `failed`,
+    /// `stopped` (by hand).
     pub state: String,
     /// Its first process, as this node counts.
     pub pid: Option<u32>,
@@ -291,7 +293,8 @@ pub struct DomainRow {
     pub restarts: u64,
     /// How often its frontend was replaced.
     pub frontend_restarts: u64,
-    /// How it ended last: `exit 1`, `signal 9`; of a machine also its outcome, as `panicked: Kernel panic ...`.
+    /// How it ended last: `exit 1`, `signal 9`; of a machine also its outcome, as `panicked: Kernel
+    /// panic ...`.
     pub last_exit: Option<String>,
     /// Why it is as it is, where that needs words.
     pub why: Option<String>,
@@ -322,7 +325,8 @@ pub struct DomainRow {
 /// The health of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthRow {
-    /// `starting`: no check has ended well yet; `healthy`; `failing`: fewer in a row have failed than it takes; `unhealthy`: as many, and it is ended.
+    /// `starting`: no check has ended well yet; `healthy`; `failing`: fewer in a row have failed
+    /// than it takes; `unhealthy`: as many, and it is ended.
     pub state: String,
     /// Failures in a row.
     pub failures: u32,
@@ -352,9 +356,11 @@ pub struct MachineRow {
     pub cpus: u32,
     /// Memory that the guest sees, in bytes.
     pub memory_bytes: u64,
-    /// The accelerator that runs the guest's instructions: `kvm` or `tcg`. These and what follows are absent while there is no machine.
+    /// The accelerator that runs the guest's instructions: `kvm` or `tcg`. These and what follows
+    /// are absent while there is no machine.
     pub accel: Option<String>,
-    /// Why they are emulated, where the node was to choose; absent also where an earlier daemon did.
+    /// Why they are emulated, where the node was to choose; absent also where an earlier daemon
+    /// did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_because: Option<String>,
     /// Version of QEMU.
@@ -426,7 +432,8 @@ pub struct NodeRow {
     pub free: Option<FreeRow>,
 }
 
-/// The amounts that a node may still promise, when all domains that are given to it have the reservations of their files.
+/// The amounts that a node may still promise, when all domains that are given to it have the
+/// reservations of their files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreeRow {
     /// Of each of its processors that are for reservations, in millionths.
@@ -543,7 +550,8 @@ pub struct RotateRequest {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplaceRequest {
-    /// No other: the registry was put back to before the authority was replaced, and is to name this node's again.
+    /// No other: the registry was put back to before the authority was replaced, and is to name
+    /// this node's again.
     #[serde(default)]
     pub restored: bool,
 }
@@ -649,7 +657,8 @@ pub struct EndpointRow {
     pub bytes: u64,
 }
 
-/// `POST /v1/endpoints/NAME`: has an endpoint move to a backup in another domain, or stay. Answered by [`Migrating`].
+/// `POST /v1/endpoints/NAME`: has an endpoint move to a backup in another domain, or stay. Answered
+/// by [`Migrating`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Migration {
@@ -669,7 +678,8 @@ pub struct Migrating {
     pub before: String,
 }
 
-/// The parameters with which the CLI runs a command in a domain by itself: `/v1/domains/DC/DOMAIN/entry`.
+/// The parameters with which the CLI runs a command in a domain by itself:
+/// `/v1/domains/DC/DOMAIN/entry`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {
     /// Its distributed container.
@@ -685,7 +695,8 @@ pub struct Entry {
     pub node: Option<String>,
 }
 
-/// `POST /v1/domains/NAME/exec`: run a command in a domain, on whichever node it is. What follows is as in `docs/spec/remote.md`.
+/// `POST /v1/domains/NAME/exec`: run a command in a domain, on whichever node it is. What follows
+/// is as in `docs/spec/remote.md`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
@@ -721,7 +732,8 @@ pub struct LinkRow {
     pub wanted_transport: String,
     /// `none`, `lz4`, `zstd`, `auto`.
     pub compression: String,
-    /// The interface of this node that frames of raw Ethernet go over, or would; none: there is none that they could.
+    /// The interface of this node that frames of raw Ethernet go over, or would; none: there is
+    /// none that they could.
     #[serde(default)]
     pub interface: Option<String>,
     /// Where the side listens that does, as locators.
@@ -760,8 +772,8 @@ pub struct LinkChange {
     /// `none`, `lz4`, `zstd`, `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,
-    /// The interface of this node that frames of raw Ethernet go over; `auto`: the one that bears this node's address. The other node has a
-    /// setting of its own.
+    /// The interface of this node that frames of raw Ethernet go over; `auto`: the one that bears
+    /// this node's address. The other node has a setting of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 }

@@ -95,8 +95,8 @@ impl Client {
         serde_json::from_slice(&body).map_err(|e| self.broken(e))
     }
 
-    /// `POST /v1/PATH` and follows the progress to its end; returns the last line: [`Progress::Done`] or
-    /// [`Progress::Failed`].
+    /// `POST /v1/PATH` and follows the progress to its end; returns the last line:
+    /// [`Progress::Done`] or [`Progress::Failed`].
     ///
     /// # Errors
     /// [`ClientError`]; the daemon's end in the middle is [`ClientError::Broken`].
@@ -240,7 +240,8 @@ impl Client {
     }
 }
 
-/// Connects through a descriptor of the run directory: its path may be longer than a socket's address.
+/// Connects through a descriptor of the run directory: its path may be longer than a socket's
+/// address.
 async fn connect_in(place: &Place) -> io::Result<UnixStream> {
     use rustix::fs::{Mode, OFlags};
     let folder = rustix::fs::open(&place.run_dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

@@ -1,4 +1,5 @@
-//! A look at the machine, without a daemon: for each use of a node, whether this machine has all that it takes, and how to get the rest.
+//! A look at the machine, without a daemon: for each use of a node, whether this machine has all
+//! that it takes, and how to get the rest.
 
 use crate::base::place::Place;
 use crate::{domains, etcd};
@@ -12,7 +13,8 @@ use sys::schedule::{Class, set_class};
 const MAPPED_SINCE: (u32, u32) = (6, 9);
 /// Oldest kernel that hands the requests of a dead frontend to the next one (`FUSE_NOTIFY_RESEND`).
 const RESEND_SINCE: (u32, u32) = (6, 9);
-/// A reservation of the deadline class that any machine has room for, tried for a moment: budget and period.
+/// A reservation of the deadline class that any machine has room for, tried for a moment: budget
+/// and period.
 const TRIED_NS: (u64, u64) = (100_000, 100_000_000);
 
 /// How well something works here.
@@ -30,7 +32,8 @@ pub enum State {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The use of a node that it belongs to: `containers`, `guests`, `volumes`, `reservations`, `clusters`.
+    /// The use of a node that it belongs to: `containers`, `guests`, `volumes`, `reservations`,
+    /// `clusters`.
     pub area: &'static str,
     /// Its name.
     pub name: &'static str,
@@ -56,8 +59,8 @@ impl Finding {
     }
 }
 
-/// Looks at this machine. Nothing is changed; a guest that tries KVM and a thread that tries the deadline class live for a moment.
-/// `program` is this very binary.
+/// Looks at this machine. Nothing is changed; a guest that tries KVM and a thread that tries the
+/// deadline class live for a moment. `program` is this very binary.
 #[must_use]
 pub fn examine(place: &Place, program: PathBuf) -> Vec<Finding> {
     let layout = place.layout(program);
@@ -205,7 +208,8 @@ fn reservations() -> Vec<Finding> {
     vec![quota, deadlines()]
 }
 
-/// Whether a thread may have a deadline. It is tried by a thread of its own, which ends with what it got.
+/// Whether a thread may have a deadline. It is tried by a thread of its own, which ends with what
+/// it got.
 fn deadlines() -> Finding {
     const NAME: &str = "deadline class";
     let (runtime_ns, period_ns) = TRIED_NS;

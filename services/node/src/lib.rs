@@ -1,7 +1,9 @@
-//! The daemon: the control plane of a node. It admits topologies, keeps desired and actual state in the registry, starts
-//! and watches domains, introduces the two ends of each channel to each other, and gets out of the way.
+//! The daemon: the control plane of a node. It admits topologies, keeps desired and actual state in
+//! the registry, starts and watches domains, introduces the two ends of each channel to each other,
+//! and gets out of the way.
 //!
-//! [`daemon::run`] is the daemon itself, [`client`] speaks to it over its admin socket in the types of [`admin`].
+//! [`daemon::run`] is the daemon itself, [`client`] speaks to it over its admin socket in the types
+//! of [`admin`].
 
 mod adaptations;
 mod api;

@@ -5,7 +5,8 @@ use link::{OpenError, SendError, Sent, Share, Standing};
 use std::fmt::Debug;
 use wire::link::Pair;
 
-/// A link, for those who use its pairs. None of these waits. What it tells ([`link::Event`]) comes another way.
+/// A link, for those who use its pairs. None of these waits. What it tells ([`link::Event`]) comes
+/// another way.
 pub trait Carrier: Debug + Send + Sync {
     /// See [`link::Link::open`].
     ///

@@ -1,9 +1,11 @@
 //! The domains' shares of the link on this node: the numbers of their classes, and memory of the
 //! proxy.
 //!
-//! A proxy has one cgroup for all whom it serves, so memory that one of them makes it take is missing for all others. Every pair is therefore counted with all
-//! that it can make the proxy hold, against one budget, before it is served. What a domain and its distributed container have may not exceed what is left
-//! free: whoever comes late finds something, however greedy those before were.
+//! A proxy has one cgroup for all whom it serves, so memory that one of them makes it take is
+//! missing for all others. Every pair is therefore counted with all that it can make the proxy
+//! hold, against one budget, before it is served. What a domain and its distributed container have
+//! may not exceed what is left free: whoever comes late finds something, however greedy those
+//! before were.
 
 use link::schedule::{MOST_CLASSES, REST};
 use serde_json::{Value, json};
@@ -241,7 +243,8 @@ mod tests {
         assert_eq!(greedy(&domains, "shop/web").len(), 128);
     }
 
-    /// Numbers were given out for good: after some thousand domains that had come and gone no other one had a class.
+    /// Numbers were given out for good: after some thousand domains that had come and gone no other
+    /// one had a class.
     #[test]
     fn a_number_is_free_again_when_its_domain_has_nothing_any_more() {
         let domains = Domains::new(384 * UNIT);

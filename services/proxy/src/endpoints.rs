@@ -1,5 +1,6 @@
-//! One pair of endpoints: what stands in for the one that is on the other node says over the link what the endpoint here does, and does here
-//! what the link says. It never waits for the endpoint: there is room for all that may come, so it is consumed at once.
+//! One pair of endpoints: what stands in for the one that is on the other node says over the link
+//! what the endpoint here does, and does here what the link says. It never waits for the endpoint:
+//! there is room for all that may come, so it is consumed at once.
 
 use crate::carrier::Carrier;
 use crate::mail::{Inbound, Mail, mail};
@@ -133,12 +134,14 @@ impl Standing {
                 inbound = mail.take() => Some(inbound),
                 () = self.room.notified(), if told == Told::Full => None,
                 rung = bell.readable(), if told == Told::All => {
-                    // Cleared before what rang is taken off: a ring that comes after that makes it ready again.
+                    // Cleared before what rang is taken off: a ring that comes after that makes it
+                    // ready again.
                     rung.map_err(|e| format!("the doorbell of an endpoint can't be watched: {e}"))?.clear_ready();
                     self.stand_in.drain()?;
                     None
                 }
-                // tidy(sleep): an endpoint that may miss our sleep rings for nothing; so it is looked at again.
+                // tidy(sleep): an endpoint that may miss our sleep rings for nothing; so it is
+                // looked at again.
                 () = tokio::time::sleep(BLIND), if self.blind => None,
             };
             if std::mem::take(&mut listens) {
@@ -215,7 +218,8 @@ impl Standing {
 /// Watches a doorbell: a duplicate of it, which stays open as long as it is watched.
 fn bell(stand_in: &StandIn) -> io::Result<AsyncFd<OwnedFd>> {
     let doorbell = stand_in.doorbell().try_clone_to_owned()?;
-    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd`
+    // can do neither.
     #[allow(
         deprecated,
         reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"

@@ -1,4 +1,5 @@
-//! A proxy without its process and its node: a fuzz target is the other node's proxy, and this node's daemon and programs. Only fuzz targets use it.
+//! A proxy without its process and its node: a fuzz target is the other node's proxy, and this
+//! node's daemon and programs. Only fuzz targets use it.
 
 use crate::carrier::Carrier;
 use crate::pump::Ended;
@@ -19,7 +20,8 @@ use wire::ring::RING_BYTES_MIN;
 const PAIRS: u32 = 8;
 /// Bytes that one side says at a time.
 const TURN_BYTES: usize = 100_000;
-/// How often the pumps have their turn after each thing that happened: what they have to say of it, they say in fewer.
+/// How often the pumps have their turn after each thing that happened: what they have to say of it,
+/// they say in fewer.
 const TURNS: usize = 8;
 /// Packets that follow from one thing that happened, at most.
 const MOST_PACKETS: usize = 4096;

@@ -1,6 +1,7 @@
-//! One loan: what an endpoint of the other node asks of a buffer that was granted to it here. The channel of that one is passed on by its own node's proxy;
-//! this one has the memory, as a grantee on this node has it, and copies piece by piece: so a copy of any length holds one piece here, and what is on its way
-//! is bounded by the window of its pair.
+//! One loan: what an endpoint of the other node asks of a buffer that was granted to it here. The
+//! channel of that one is passed on by its own node's proxy; this one has the memory, as a grantee
+//! on this node has it, and copies piece by piece: so a copy of any length holds one piece here,
+//! and what is on its way is bounded by the window of its pair.
 
 use crate::carrier::Carrier;
 use crate::domains::Member;
@@ -64,8 +65,9 @@ pub(crate) fn start(
     Ok(Pumped { inbox, room, counters })
 }
 
-/// Makes sure that the owner has all of the buffer's memory: of what nobody has touched yet this proxy would be charged for what is copied from or to it, for as long as
-/// the owner keeps the buffer. Owners touch it when they make it, and can give it back later.
+/// Makes sure that the owner has all of the buffer's memory: of what nobody has touched yet this
+/// proxy would be charged for what is copied from or to it, for as long as the owner keeps the
+/// buffer. Owners touch it when they make it, and can give it back later.
 fn is_taken(memories: &Memories) -> Result<(), String> {
     let look = |error: std::io::Error| format!("a granted buffer can't be looked at: {error}");
     let taken = sys::memfd::taken_bytes(&memories.data).map_err(look)?;

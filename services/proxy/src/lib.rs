@@ -1,9 +1,10 @@
-//! The proxy: one process for each other node, through which everything goes that domains here and there say to each other
-//! (`docs/spec/proxy.md`).
+//! The proxy: one process for each other node, through which everything goes that domains here and
+//! there say to each other (`docs/spec/proxy.md`).
 //!
-//! It owns a link to the other node's proxy, and pumps ([`pump`]) between pairs of that and ends of channels. Its daemon says which
-//! ends; what the other node asks for, its daemon decides. It outlives its daemon: the next one finds it at its socket, and pairs have gone on
-//! meanwhile. When it dies its pairs end as if the programs at their other ends had died.
+//! It owns a link to the other node's proxy, and pumps ([`pump`]) between pairs of that and ends of
+//! channels. Its daemon says which ends; what the other node asks for, its daemon decides. It
+//! outlives its daemon: the next one finds it at its socket, and pairs have gone on meanwhile. When
+//! it dies its pairs end as if the programs at their other ends had died.
 
 mod carrier;
 mod domains;
@@ -41,7 +42,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use wire::proxy::{Configure, Order, PATIENCE_MS, Report, VERSION};
 
-/// Reports that may wait for a daemon that does not read; then it is taken for gone, and the next one hears what it has to know.
+/// Reports that may wait for a daemon that does not read; then it is taken for gone, and the next
+/// one hears what it has to know.
 const MAX_WAITING_REPORTS: usize = 16 * 1024;
 /// Events of the link that are taken in one turn.
 const TURN: usize = 64;
@@ -245,7 +247,8 @@ impl Proxy {
         }
     }
 
-    /// Whether there is a connection; a proxy whose pairs have waited too long for one ends, and they with it.
+    /// Whether there is a connection; a proxy whose pairs have waited too long for one ends, and
+    /// they with it.
     fn look(&mut self) -> Result<(), Over> {
         if self.carrier.standing() == Standing::Up {
             self.down_since = Instant::now();
@@ -267,8 +270,8 @@ impl Proxy {
 }
 
 fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither: it stays open and
-    // the same until the `AsyncFd` lets go of it.
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd`
+    // can do neither: it stays open and the same until the `AsyncFd` lets go of it.
     #[allow(
         deprecated,
         reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"

@@ -1,9 +1,11 @@
-//! Where a proxy is reached, as another node's daemon says it: what is known of that, and what is left.
+//! Where a proxy is reached, as another node's daemon says it: what is known of that, and what is
+//! left.
 
 use std::fmt;
 use transport::Locator;
 
-/// Addresses that are tried, at most: a proxy listens once by each transport, at each address of its node. Another node does not have this one knock wherever it likes.
+/// Addresses that are tried, at most: a proxy listens once by each transport, at each address of
+/// its node. Another node does not have this one knock wherever it likes.
 const KNOWN_MAX: usize = 16;
 /// Addresses that were left and are told, at most.
 const LEFT_MAX: usize = 4;
@@ -20,7 +22,8 @@ pub(crate) struct Locators {
 }
 
 impl Locators {
-    /// Reads them. A later release may name transports that this one does not know: those are left, and the others used.
+    /// Reads them. A later release may name transports that this one does not know: those are left,
+    /// and the others used.
     pub(crate) fn read(texts: &[String], first: &str) -> Self {
         let mut found = Self::default();
         for text in texts {

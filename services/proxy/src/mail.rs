@@ -56,7 +56,8 @@ impl Inbox {
         if waiting.over {
             return;
         }
-        // Each empty message that waited by itself would take twenty times what it counts for in the window.
+        // Each empty message that waited by itself would take twenty times what it counts for in
+        // the window.
         let rest = match (waiting.all.back_mut(), inbound) {
             (Some(Inbound::Messages(last)), Inbound::Messages(more)) => {
                 last.join(more).err().map(Inbound::Messages)
@@ -82,7 +83,8 @@ impl Mail {
         self.0.lock().all.pop_front()
     }
 
-    /// Waits for the next; `None`: nothing comes any more. Dropped before it is ready, it has taken nothing.
+    /// Waits for the next; `None`: nothing comes any more. Dropped before it is ready, it has taken
+    /// nothing.
     pub(crate) async fn take(&mut self) -> Option<Inbound> {
         // Others have their turn, however much waits.
         tokio::task::consume_budget().await;
@@ -154,7 +156,8 @@ mod tests {
         heard
     }
 
-    /// A domain that sent the shortest messages one by one to a receiver that took none had each of them kept by itself: twenty times its window.
+    /// A domain that sent the shortest messages one by one to a receiver that took none had each of
+    /// them kept by itself: twenty times its window.
     #[test]
     fn the_shortest_messages_wait_together() {
         let (mut links, (inbox, mut mail)) = (links(), mail());

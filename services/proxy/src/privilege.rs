@@ -6,8 +6,8 @@ use sys::privilege::Modest;
 /// Most descriptors: some ten for each of the pairs that both sides may have.
 const DESCRIPTORS_MAX: u64 = 131_072;
 
-/// Makes the calling thread, and every thread that it starts from now on, unprivileged for good: as a user whom no program of the machine
-/// is, and no other proxy.
+/// Makes the calling thread, and every thread that it starts from now on, unprivileged for good: as
+/// a user whom no program of the machine is, and no other proxy.
 ///
 /// # Errors
 /// Those of [`sys::privilege::drop_all`].

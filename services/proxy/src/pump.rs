@@ -1,9 +1,11 @@
-//! One pair: what comes out of a channel's end goes onto the link, and what the link brings goes into the end. A task of its own, so a
-//! receiver that takes nothing stops its own pair: what the link brought is not consumed, and the other side's credit ends.
+//! One pair: what comes out of a channel's end goes onto the link, and what the link brings goes
+//! into the end. A task of its own, so a receiver that takes nothing stops its own pair: what the
+//! link brought is not consumed, and the other side's credit ends.
 //!
-//! Records pass as they are, in fragments where they are long. An end that is closed, or whose program is dead, is read to its end first;
-//! then the pair is closed. A pair that is closed is delivered to its end first; then the end is closed. So what was committed before
-//! a death arrives before it, as it does on one node.
+//! Records pass as they are, in fragments where they are long. An end that is closed, or whose
+//! program is dead, is read to its end first; then the pair is closed. A pair that is closed is
+//! delivered to its end first; then the end is closed. So what was committed before a death arrives
+//! before it, as it does on one node.
 
 use crate::carrier::Carrier;
 use crate::mail::{Inbound, Inbox, Mail, mail};
@@ -19,11 +21,11 @@ use wire::proxy::{MAX_MESSAGE_BYTES, reason, word};
 
 /// Bytes of a record in one message of the link.
 const FRAGMENT_BYTES: usize = MAX_MESSAGE_BYTES as usize - 1;
-/// How long after its start, and after the time before, a pump looks whether the receiver takes longer messages than it said. It says so in its
-/// memory and does not ring; most say it at once.
+/// How long after its start, and after the time before, a pump looks whether the receiver takes
+/// longer messages than it said. It says so in its memory and does not ring; most say it at once.
 const LIMIT_LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(5)];
-/// Records that go onto the link together, at most, and so many of their bytes: more of them would share a look at the link that costs next to nothing
-/// by then.
+/// Records that go onto the link together, at most, and so many of their bytes: more of them would
+/// share a look at the link that costs next to nothing by then.
 const BATCH_RECORDS: usize = 64;
 const BATCH_BYTES: usize = 32 * 1024;
 /// Memory of records that is kept for later ones.
@@ -101,13 +103,15 @@ enum Direction {
     End,
     /// The pair is closed; inwards: and everything was delivered.
     Pair,
-    /// The other side of the end is closed, so nothing can be delivered; what it committed may still be in its ring.
+    /// The other side of the end is closed, so nothing can be delivered; what it committed may
+    /// still be in its ring.
     Deaf,
     Broken(String),
 }
 
 async fn run(side: &Side, mut sender: AsyncSender, mut receiver: AsyncReceiver, mut mail: Mail) -> Ended {
-    // How long the messages are that the other side's receiver puts together: said by the inward half, offered by the outward one.
+    // How long the messages are that the other side's receiver puts together: said by the inward
+    // half, offered by the outward one.
     let (limits, limit) = mpsc::unbounded_channel();
     let outward = outward(side, &mut receiver, limit);
     let inward = inward(side, &mut sender, &mut mail, &limits);
@@ -309,7 +313,8 @@ async fn inward(
     }
 }
 
-/// One message of the link goes into the end. `record`: what has come of one that goes on, and how long the longest may be.
+/// One message of the link goes into the end. `record`: what has come of one that goes on, and how
+/// long the longest may be.
 async fn deliver(
     side: &Side,
     sender: &mut AsyncSender,

@@ -1,7 +1,9 @@
 //! The memory of a channel, as far as a proxy has to answer for it.
 //!
-//! Whoever touches a page of a channel's region first is charged for it, for as long as anybody has the region: also after the proxy has left the channel. So what
-//! was counted for a pair is given back when the program at the other end has left as well; then the proxy frees the pages, whoever may keep the region mapped.
+//! Whoever touches a page of a channel's region first is charged for it, for as long as anybody has
+//! the region: also after the proxy has left the channel. So what was counted for a pair is given
+//! back when the program at the other end has left as well; then the proxy frees the pages, whoever
+//! may keep the region mapped.
 
 use crate::carrier::Carrier;
 use crate::domains::{Domains, Lacks, Member, pair_bytes};
@@ -46,7 +48,8 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Of an end that is to be served for a domain of this node: the order of the descriptors is that of `docs/spec/ring.md`.
+    /// Of an end that is to be served for a domain of this node: the order of the descriptors is
+    /// that of `docs/spec/ring.md`.
     ///
     /// # Errors
     /// [`NoRings`].
@@ -54,7 +57,8 @@ impl Rings {
         let [first, second, .., last] = descriptors else {
             return Err(NoRings::Count { found: descriptors.len() });
         };
-        // The first end has its region first, the second has it last; the listening half of the first doorbell comes next.
+        // The first end has its region first, the second has it last; the listening half of the
+        // first doorbell comes next.
         let (region, gone) = if sys::memfd::is_file(first)? { (first, second) } else { (last, first) };
         let bytes =
             u64::try_from(rustix::fs::fstat(region).map_err(io::Error::from)?.st_size).unwrap_or(u64::MAX);
@@ -67,7 +71,8 @@ impl Rings {
         &self.member
     }
 
-    /// The proxy has left the channel: waits until the other end has as well, frees the memory, and waits until the link holds nothing of the pair any more.
+    /// The proxy has left the channel: waits until the other end has as well, frees the memory, and
+    /// waits until the link holds nothing of the pair any more.
     pub(crate) async fn give_back(self, carrier: &dyn Carrier, pair: Pair) {
         let Self { region, gone, member } = self;
         if let Err(error) = hung_up(gone).await {
@@ -81,7 +86,8 @@ impl Rings {
     }
 }
 
-/// Waits until the link holds nothing of a pair that is closed: what was queued before is sent all the same, as far as the other node takes it.
+/// Waits until the link holds nothing of a pair that is closed: what was queued before is sent all
+/// the same, as far as the other node takes it.
 pub(crate) async fn until_sent(carrier: &dyn Carrier, pair: Pair) {
     let mut pause = LOOK_MIN;
     while carrier.held_of(pair) > 0 {
@@ -92,7 +98,8 @@ pub(crate) async fn until_sent(carrier: &dyn Carrier, pair: Pair) {
 }
 
 async fn hung_up(descriptor: OwnedFd) -> io::Result<()> {
-    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd`
+    // can do neither.
     #[allow(
         deprecated,
         reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"

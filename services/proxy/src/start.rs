@@ -1,5 +1,5 @@
-//! The start of a proxy process: its daemon says what it is to be, it reads the node's certificate, gives up its privileges, and has its
-//! link carried by `transport`.
+//! The start of a proxy process: its daemon says what it is to be, it reads the node's certificate,
+//! gives up its privileges, and has its link carried by `transport`.
 
 use crate::locators::{Left, Locators};
 use crate::{Carrier, Linked, privilege, serve};
@@ -24,17 +24,20 @@ use trust::Identity;
 use wire::link::{Hello, Pair, VERSION, VERSION_OLDEST};
 use wire::proxy::{Configure, MAX_MESSAGE_BYTES, MAX_PAIRS, Order, Report, SILENCE_MS, WINDOW_BYTES, reason};
 
-/// Events of the link that wait for the proxy's loop: those of a turn. More wait in the link's driver, which then receives nothing.
+/// Events of the link that wait for the proxy's loop: those of a turn. More wait in the link's
+/// driver, which then receives nothing.
 const EVENTS_MAX: usize = 64;
 /// How long the other node may take to hear that this proxy ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long its daemon may take to say what it is to be.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(10);
-/// A link that goes over another transport than is wanted is tried on that after so long, then after twice as long, up to [`AGAIN_MAX`].
+/// A link that goes over another transport than is wanted is tried on that after so long, then
+/// after twice as long, up to [`AGAIN_MAX`].
 const AGAIN_MIN: Duration = Duration::from_secs(2);
 /// See [`AGAIN_MIN`].
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Ports that are tried, from the one that was named on, where it is taken: a node has a proxy for each other node.
+/// Ports that are tried, from the one that was named on, where it is taken: a node has a proxy for
+/// each other node.
 const PORTS: u16 = 256;
 
 /// Why a proxy does not start, or ends in error.
@@ -170,7 +173,8 @@ pub(crate) fn tls(identity: &Identity, shown: &Shown) -> Result<Tls, String> {
         let now = checker.shown(chain).map_err(|e| e.to_string())?;
         let node = now.peer().node.clone();
         note(&shown, now.clone());
-        // Once more: it may be believed no more since TLS looked, and then whoever looks at what was shown has looked before.
+        // Once more: it may be believed no more since TLS looked, and then whoever looks at what
+        // was shown has looked before.
         checker.still(&now).map(|()| node).map_err(|e| e.to_string())
     }))
 }
@@ -397,7 +401,8 @@ async fn bind(at: Locator, tls: &Tls) -> Result<Listener, StartError> {
     Err(listen(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into())))
 }
 
-/// Listening by what is not touched before it is asked for: a kernel loads TIPC for whoever makes a socket of it.
+/// Listening by what is not touched before it is asked for: a kernel loads TIPC for whoever makes a
+/// socket of it.
 struct Later {
     at: Locator,
     tls: Tls,
@@ -472,7 +477,8 @@ fn leave(known: &Mutex<Vec<String>>, left: Vec<String>) {
     *known = left;
 }
 
-/// Takes a link that had to go over another transport back to the one that is wanted, when that can be had.
+/// Takes a link that had to go over another transport back to the one that is wanted, when that can
+/// be had.
 async fn try_again(handle: Handle, preferred: Preferred, stays: Stays) {
     let mut pause = AGAIN_MIN;
     loop {

@@ -30,9 +30,11 @@ use wire::proxy::{
     reason, word,
 };
 
-/// News that may wait for the other node to take them: some for each of the services and endpoints that a node may have.
+/// News that may wait for the other node to take them: some for each of the services and endpoints
+/// that a node may have.
 const MAX_WAITING_NEWS: usize = 64 * 1024;
-/// Pumps that may be there: as many as pairs, of either side, and as many that still deliver to their ends what came before their pairs were over.
+/// Pumps that may be there: as many as pairs, of either side, and as many that still deliver to
+/// their ends what came before their pairs were over.
 pub(crate) const MAX_PUMPS: usize = 4 * MAX_PAIRS as usize;
 
 /// See the module.
@@ -122,7 +124,8 @@ impl Switch {
         self.pairs.values().any(|kept| !matches!(kept, Kept::NewsIn | Kept::NewsOut))
     }
 
-    /// There is a daemon, perhaps another one than before: nobody waits for what that one asked, and this one has heard of nothing.
+    /// There is a daemon, perhaps another one than before: nobody waits for what that one asked,
+    /// and this one has heard of nothing.
     pub(crate) fn daemon_came(&mut self) {
         for (_, pair) in std::mem::take(&mut self.opens) {
             self.drop_pair(pair, reason::CANCELLED);
@@ -331,7 +334,8 @@ impl Switch {
             Some(Kept::NewsOut) => self.news_pair = None,
             Some(Kept::NewsIn) | None => {}
         }
-        // The other side has closed; so do we, or the pair would stay. What it sent before has come out of the link already.
+        // The other side has closed; so do we, or the pair would stay. What it sent before has come
+        // out of the link already.
         self.carrier.close(pair, reason::ENDED);
     }
 

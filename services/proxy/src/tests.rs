@@ -418,7 +418,8 @@ async fn a_domain_sends_over_the_link_as_fast_as_its_class_lets_it_and_faster_wh
         (sender, receiver)
     })
     .await;
-    // 100,000 bytes at 100,000 a second: not much sooner than in a second, but later on a busy machine.
+    // 100,000 bytes at 100,000 a second: not much sooner than in a second, but later on a busy
+    // machine.
     assert!(begun.elapsed() > Duration::from_millis(700), "{:?}", begun.elapsed());
     a.say(&share(80_000_000), None);
     aside(move || {
@@ -689,7 +690,8 @@ async fn who_breaks_a_rule_loses_that_pair_and_nothing_else() {
     assert_eq!(got, [42]);
 }
 
-/// Daemons keep what other nodes say that they serve, by the thousand: names of 16 KiB took hundreds of MiB of them.
+/// Daemons keep what other nodes say that they serve, by the thousand: names of 16 KiB took
+/// hundreds of MiB of them.
 #[tokio::test]
 async fn news_with_enormous_names_end_their_pair_and_are_not_passed_on() {
     let ((one, first), (other, _second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
@@ -713,7 +715,8 @@ async fn news_with_enormous_names_end_their_pair_and_are_not_passed_on() {
     assert_eq!(state(&mut a).await["broken"], 1);
 }
 
-/// A pair that was closed went on to hold what the other node did not take, and counted for nobody: who opened and closed enough of them had the proxy's memory.
+/// A pair that was closed went on to hold what the other node did not take, and counted for nobody:
+/// who opened and closed enough of them had the proxy's memory.
 #[tokio::test]
 async fn what_a_closed_pair_still_has_to_send_counts_until_it_is_sent() {
     const SENT: usize = 240;

@@ -1,4 +1,5 @@
-//! Two proxies as processes, over TCP with TLS and over QUIC, with certificates of a cluster; the test is both daemons, and what is between them.
+//! Two proxies as processes, over TCP with TLS and over QUIC, with certificates of a cluster; the
+//! test is both daemons, and what is between them.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use channel::{Config, End, ReceiveError, Receiver, pair};
@@ -377,7 +378,8 @@ fn the_next_daemon_connects_to_the_proxy_that_it_finds() {
     let (_sender, mut receiver) = far.open().unwrap();
     sender.send(b"still here", soon()).unwrap();
     assert_eq!(receive(&mut receiver).unwrap(), b"still here");
-    // The thread that is the proxy has no privilege left. (In the program it is the only one; here a test runs it.)
+    // The thread that is the proxy has no privilege left. (In the program it is the only one; here
+    // a test runs it.)
     let is_bare = |task: std::fs::DirEntry| {
         let status = std::fs::read_to_string(task.path().join("status")).unwrap();
         let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
@@ -504,7 +506,8 @@ fn a_node_with_a_certificate_of_another_cluster_gets_no_link() {
     assert!(String::from_utf8_lossy(&said.stdout).contains("Identity"), "{said:?}");
 }
 
-/// Bytes of memory that a proxy has, and would be charged for in its cgroup: its own, and pages that it shares with others and has touched.
+/// Bytes of memory that a proxy has, and would be charged for in its cgroup: its own, and pages
+/// that it shares with others and has touched.
 fn held_bytes(proxy: &Proxy) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.pid)).unwrap();
     let kib = |name: &str| -> u64 {
@@ -560,8 +563,8 @@ impl Bed {
     }
 }
 
-/// Many channels with large rings that nobody reads: the other node's proxy took all the memory that its cgroup lets it have, was killed, and everybody's
-/// channels with it.
+/// Many channels with large rings that nobody reads: the other node's proxy took all the memory
+/// that its cgroup lets it have, was killed, and everybody's channels with it.
 #[test]
 fn a_container_with_many_large_rings_takes_its_share_of_a_proxy_s_memory_and_no_more() {
     const RING_BYTES: u32 = 4 << 20;
@@ -623,7 +626,8 @@ impl Bed {
     }
 }
 
-/// A pair that was over was forgotten, and the pages of its rings stayed charged to the proxy for as long as somebody had them.
+/// A pair that was over was forgotten, and the pages of its rings stayed charged to the proxy for
+/// as long as somebody had them.
 #[test]
 fn rings_count_until_their_other_end_is_left_and_are_freed_whoever_keeps_them() {
     const CHANNELS: u64 = 3;

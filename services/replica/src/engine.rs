@@ -1,7 +1,9 @@
-//! The engine of this node's replica, as a client of NBD: reads, and writes that are on stable storage when they are answered.
+//! The engine of this node's replica, as a client of NBD: reads, and writes that are on stable
+//! storage when they are answered.
 //!
-//! An engine that dies has a successor at the same socket, which the daemon starts when the old one is dead for certain. What was asked and not
-//! answered is asked again: nothing overtakes a write to the same place, because nobody sends a second one there before the first is answered.
+//! An engine that dies has a successor at the same socket, which the daemon starts when the old one
+//! is dead for certain. What was asked and not answered is asked again: nothing overtakes a write
+//! to the same place, because nobody sends a second one there before the first is answered.
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
@@ -43,7 +45,8 @@ fn lock(pending: &Pending) -> MutexGuard<'_, BTreeMap<u64, Ask>> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does what is asked, as long as somebody asks. The number of what is asked is bounded by who asks.
+/// Does what is asked, as long as somebody asks. The number of what is asked is bounded by who
+/// asks.
 pub(crate) async fn run(
     folder: OwnedFd,
     bytes: u64,

@@ -1,4 +1,5 @@
-//! The one loop in which a replica's process decides: what comes in from its engine, clients, other nodes and the daemon meets here.
+//! The one loop in which a replica's process decides: what comes in from its engine, clients, other
+//! nodes and the daemon meets here.
 
 use crate::base::{Base, Disk, For, extent_bytes};
 use crate::engine::Job;
@@ -117,7 +118,8 @@ impl Hub {
     }
 
     fn serve(&mut self, record: &VolumeRecord, revision: u64, until_ns: u64) {
-        // Anything else is no answer to what was prepared: the daemon finds that this is no primary.
+        // Anything else is no answer to what was prepared: the daemon finds that this is no
+        // primary.
         let Role::StandBy(standby) = &mut self.role else { return };
         if !standby.is_prepared() || !self.base.disk.is_quiet() {
             return;

@@ -1,8 +1,9 @@
 //! The process of a volume's replica on one node (`docs/spec/volume.md`).
 //!
-//! It stands between the node's engine, which has the replica's bytes, and those who write them: clients on this node while this is the primary
-//! of the view, another node's process otherwise. `logic/volume` decides; this crate asks and answers. Its daemon speaks with the
-//! registry for it, and may end and come back meanwhile.
+//! It stands between the node's engine, which has the replica's bytes, and those who write them:
+//! clients on this node while this is the primary of the view, another node's process otherwise.
+//! `logic/volume` decides; this crate asks and answers. Its daemon speaks with the registry for it,
+//! and may end and come back meanwhile.
 
 mod base;
 mod clients;
@@ -228,8 +229,8 @@ async fn serve(listener: OwnedFd, daemon: OwnedFd, handed: Handed, identity: Ide
 }
 
 fn watch_fd(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither: it stays open and
-    // the same until the `AsyncFd` lets go of it.
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd`
+    // can do neither: it stays open and the same until the `AsyncFd` lets go of it.
     #[allow(
         deprecated,
         reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"

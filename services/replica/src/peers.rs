@@ -1,4 +1,5 @@
-//! Connections between replicas of two nodes: TCP with TLS by the cluster's certificates, a greeting each way, and then requests of NBD.
+//! Connections between replicas of two nodes: TCP with TLS by the cluster's certificates, a
+//! greeting each way, and then requests of NBD.
 
 use crate::input::{Caller, Input, Write};
 use bytes::{Bytes, BytesMut};
@@ -17,13 +18,16 @@ use trust::{Identity, Place, SentAway, Shown, Strangers};
 use wire::nbd::{self, Reply, Request, command};
 use wire::replica::{Greeted, Greeting, MAX_GREETING_BYTES, PROTOCOL};
 
-/// How long a connection may take until its greeting is answered: the other daemon asks the registry meanwhile.
+/// How long a connection may take until its greeting is answered: the other daemon asks the
+/// registry meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a caller may take to show its certificate and to greet.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(3);
-/// Callers at a time that have shown who they are: each other node has one, and one that comes again.
+/// Callers at a time that have shown who they are: each other node has one, and one that comes
+/// again.
 const MAX_CALLERS: usize = 8;
-/// Callers at a time that have not: where one more comes, the one that has waited longest gives way.
+/// Callers at a time that have not: where one more comes, the one that has waited longest gives
+/// way.
 const MAX_STRANGERS: usize = 32;
 /// Of these from one address.
 const MAX_STRANGERS_OF_ONE: usize = 8;
@@ -50,7 +54,8 @@ pub(crate) struct Sent {
     pub data: Bytes,
 }
 
-/// Has a connection to another node's replica, in the order of its number; says when it stands, what is answered, and when it is over.
+/// Has a connection to another node's replica, in the order of its number; says when it stands,
+/// what is answered, and when it is over.
 pub(crate) async fn call(
     ground: Ground,
     node: String,

@@ -1,4 +1,5 @@
-//! The primary of a view: what `logic/volume` says is done to the engine, to other nodes' replicas, and to clients.
+//! The primary of a view: what `logic/volume` says is done to the engine, to other nodes' replicas,
+//! and to clients.
 
 use crate::base::{Base, For};
 use crate::engine::Ask;
@@ -13,7 +14,8 @@ use volume::{Action, Event, Extent, Node, Primary, Session, WriteId, named};
 use wire::nbd::error;
 use wire::replica::{Greeting, PeerState, Report, VolumeRecord};
 
-/// How long another replica may take to have a write on stable storage: a slow disk does, a dead one does not.
+/// How long another replica may take to have a write on stable storage: a slow disk does, a dead
+/// one does not.
 const SILENCE: Duration = Duration::from_secs(3);
 /// How long the daemon may take to say where another replica listens: it starts one if need be.
 const FIND_PATIENCE: Duration = Duration::from_secs(8);
@@ -259,7 +261,8 @@ impl Serving {
         }
     }
 
-    /// Begins reads that wait and may be answered: nothing is being written there that may yet be lost.
+    /// Begins reads that wait and may be answered: nothing is being written there that may yet be
+    /// lost.
     fn read_on(&mut self, base: &mut Base) {
         if self.waiting.is_empty() || !self.primary.reads(base.holds()) {
             return;

@@ -1,4 +1,5 @@
-//! A replica that takes the writes of another node: one session at a time, of the view's primary, on a quiet disk.
+//! A replica that takes the writes of another node: one session at a time, of the view's primary,
+//! on a quiet disk.
 
 use crate::base::{Base, For};
 use crate::engine::Ask;
@@ -47,7 +48,8 @@ pub(crate) fn refuse(caller: Caller, why: &str) {
 impl StandBy {
     pub fn new() -> Self {
         Self {
-            // Each session is a connection of this process, which no other one outlives; the registry is asked for the view of each.
+            // Each session is a connection of this process, which no other one outlives; the
+            // registry is asked for the view of each.
             backup: Backup::new(1, 0),
             open: None,
             asked: BTreeMap::new(),

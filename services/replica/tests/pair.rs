@@ -1,4 +1,5 @@
-//! Two replicas with real engines, and a registry of the test's own: what is acknowledged, and when.
+//! Two replicas with real engines, and a registry of the test's own: what is acknowledged, and
+//! when.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -145,7 +146,8 @@ fn garbage_and_strangers_get_nothing_and_stop_nobody() {
     assert!(is_there(&bed.image(1), 0, &[5; 512]));
 }
 
-// Once eight connections that said nothing kept every other caller waiting for 3 s, and the next eight for as long again.
+// Once eight connections that said nothing kept every other caller waiting for 3 s, and the next
+// eight for as long again.
 #[test]
 fn strangers_that_say_nothing_keep_no_primary_waiting() {
     let Some(bed) = Bed::start() else { return };

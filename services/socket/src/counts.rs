@@ -105,7 +105,8 @@ impl Served {
         Arc::clone(domains.entry(domain.to_owned()).or_default())
     }
 
-    /// Whether there may be one more connection of a domain. Two relays of one domain that ask at the same moment may both hear yes.
+    /// Whether there may be one more connection of a domain. Two relays of one domain that ask at
+    /// the same moment may both hear yes.
     pub(crate) fn has_room(&self, counts: &Counts, limits: &Limits) -> bool {
         counts.open() < limits.connections_per_domain
             && self.total.load(Ordering::Relaxed) < limits.max_connections
@@ -129,8 +130,8 @@ impl Relay {
         }
     }
 
-    /// The counts as a tree: below `mounts` the services that the domain uses, below `serves` the domains that use its own,
-    /// below `publishes` the addresses of the node.
+    /// The counts as a tree: below `mounts` the services that the domain uses, below `serves` the
+    /// domains that use its own, below `publishes` the addresses of the node.
     pub(crate) fn state(&self) -> Value {
         let mounts: Map<String, Value> =
             self.mounts.iter().map(|(name, it)| (name.clone(), it.state())).collect();

@@ -1,7 +1,9 @@
-//! Where the domain is a machine: the relay runs in the guest, where the daemon has no process, no descriptor and no folder.
+//! Where the domain is a machine: the relay runs in the guest, where the daemon has no process, no
+//! descriptor and no folder.
 //!
-//! The daemon executes a *speaker* there, as it executes any command in a guest. It starts the relay or finds the one that runs, and is the daemon's
-//! word to it for as long as both live. The relay outlives it, as it outlives daemons elsewhere.
+//! The daemon executes a *speaker* there, as it executes any command in a guest. It starts the
+//! relay or finds the one that runs, and is the daemon's word to it for as long as both live. The
+//! relay outlives it, as it outlives daemons elsewhere.
 
 use crate::OrderError;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,7 +18,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use wire::socket::{Answer, Ask, Order, PACKET_BYTES_MAX};
 
-/// Name of the relay's socket, beside the domain's control socket. Only the guest's root may connect there.
+/// Name of the relay's socket, beside the domain's control socket. Only the guest's root may
+/// connect there.
 const SOCKET: &str = "relay.sock";
 /// Its name before the relay has its order.
 const NEW_SOCKET: &str = "relay.new";
@@ -58,8 +61,9 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> GuestErro
     move |source| GuestError::Relay { what, source: source.into() }
 }
 
-/// Does what the one line at the standard input says: an [`Ask`] in JSON; the answer goes to the standard output. After [`Ask::Start`] it stays until its
-/// standard input or the relay ends. `folder`: where the guest's control socket is.
+/// Does what the one line at the standard input says: an [`Ask`] in JSON; the answer goes to the
+/// standard output. After [`Ask::Start`] it stays until its standard input or the relay ends.
+/// `folder`: where the guest's control socket is.
 ///
 /// # Errors
 /// [`GuestError`].
@@ -98,7 +102,8 @@ fn tell(answer: &Answer) -> Result<(), GuestError> {
     stdout.write_all(&line).and_then(|()| stdout.flush()).map_err(GuestError::Daemon)
 }
 
-/// The relay with this order: the one that runs, if that is its order, else another one in its place.
+/// The relay with this order: the one that runs, if that is its order, else another one in its
+/// place.
 fn start(folder: &Path, running: Option<OwnedFd>, order: Order) -> Result<OwnedFd, GuestError> {
     if let Some(relay) = running {
         if question(&relay, &Ask::Order)? == Answer::Order(order.clone()) {

@@ -24,7 +24,8 @@ impl Held {
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        // What was taken is forgotten before more memory is asked for: no more than two windows are ever held.
+        // What was taken is forgotten before more memory is asked for: no more than two windows are
+        // ever held.
         if self.at > 0 && self.bytes.len() + bytes.len() > self.bytes.capacity() {
             self.bytes.drain(..self.at);
             self.at = 0;

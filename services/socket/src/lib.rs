@@ -1,9 +1,11 @@
-//! The relay of socket services: between the sockets of one domain and the channels to the relays of other domains
-//! (`docs/spec/socket.md`).
+//! The relay of socket services: between the sockets of one domain and the channels to the relays
+//! of other domains (`docs/spec/socket.md`).
 //!
-//! It enters the namespaces of its domain, listens where the domain's programs connect to, and gives up its privileges. For each service that the
-//! domain mounts it opens a channel, by the domain's control socket like any program of it, and for each that the domain serves it
-//! accepts channels. One thread moves the bytes of one channel, so that nobody's slowness reaches another domain.
+//! It enters the namespaces of its domain, listens where the domain's programs connect to, and
+//! gives up its privileges. For each service that the domain mounts it opens a channel, by the
+//! domain's control socket like any program of it, and for each that the domain serves it accepts
+//! channels. One thread moves the bytes of one channel, so that nobody's slowness reaches another
+//! domain.
 
 mod counts;
 mod guest;
@@ -45,7 +47,8 @@ pub enum RelayError {
     Socket(#[source] io::Error),
 }
 
-/// Serves until the process is killed, with its domain's cgroup, or told to end. `listener` is the socket at which daemons ask.
+/// Serves until the process is killed, with its domain's cgroup, or told to end. `listener` is the
+/// socket at which daemons ask.
 ///
 /// # Errors
 /// [`RelayError`].

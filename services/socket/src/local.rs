@@ -1,7 +1,8 @@
 //! One socket of the domain, and how it ends.
 //!
-//! A TCP socket lingers for no time until it is closed in order: so it is reset whenever it is not, also by the death of this
-//! process. Who reads at its other end never takes a stream that was cut off for one that has ended.
+//! A TCP socket lingers for no time until it is closed in order: so it is reset whenever it is not,
+//! also by the death of this process. Who reads at its other end never takes a stream that was cut
+//! off for one that has ended.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -58,7 +59,8 @@ impl Local {
         if is_tcp {
             sockopt::set_tcp_nodelay(&socket, true)?;
             sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
-            // A byte that was sent as urgent stays where it is in the stream, instead of being lost.
+            // A byte that was sent as urgent stays where it is in the stream, instead of being
+            // lost.
             sockopt::set_socket_oobinline(&socket, true)?;
         }
         Ok(Self { socket, is_tcp })

@@ -1,6 +1,8 @@
-//! Where a service is mounted: the domain's programs connect, and a channel leads to the relay of the server's domain.
+//! Where a service is mounted: the domain's programs connect, and a channel leads to the relay of
+//! the server's domain.
 //!
-//! While there is no such channel, a program is refused as by a server that does not run: a TCP socket is bound and does not listen.
+//! While there is no such channel, a program is refused as by a server that does not run: a TCP
+//! socket is bound and does not listen.
 
 use crate::counts::{Connected, Counts, Mounted as MountedCounts};
 use crate::local::Local;
@@ -17,9 +19,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use wire::socket::{Limits, Mounted};
 
-/// How long a channel that was refused is not asked for again: the topology is about to change, or the server's domain is.
+/// How long a channel that was refused is not asked for again: the topology is about to change, or
+/// the server's domain is.
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
-/// How long to wait before clients are let in again, where the process was out of descriptors or memory.
+/// How long to wait before clients are let in again, where the process was out of descriptors or
+/// memory.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 /// A service that this domain mounts.
@@ -161,7 +165,8 @@ impl Ends for Clients<'_> {
 
     fn accept(&mut self, open: usize) -> Result<(Local, Connected), Option<Duration>> {
         let most = self.limits.connections_per_domain.min(self.limits.max_connections);
-        // Whoever has no room stays where the kernel keeps clients of a server that is slow to accept.
+        // Whoever has no room stays where the kernel keeps clients of a server that is slow to
+        // accept.
         if !self.knocked || u32::try_from(open).is_ok_and(|open| open >= most) {
             return Err(None);
         }

@@ -12,7 +12,8 @@ use std::os::unix::fs::FileTypeExt;
 use sys::privilege::Modest;
 use wire::socket::{Order, Place};
 
-/// Most descriptors: the connections of the largest services that a domain may take part in, and some for each channel.
+/// Most descriptors: the connections of the largest services that a domain may take part in, and
+/// some for each channel.
 const DESCRIPTORS_MAX: u64 = 131_072;
 /// Clients that wait in the kernel to be let in; it takes no more than `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -62,7 +63,8 @@ impl Listener {
         }
     }
 
-    /// Closes the connections of those who came while they can't be served. What tells of the next one, if they are not refused by the kernel.
+    /// Closes the connections of those who came while they can't be served. What tells of the next
+    /// one, if they are not refused by the kernel.
     pub(crate) fn turn_away(&self) -> Option<&OwnedFd> {
         if self.is_tcp {
             return None;
@@ -72,7 +74,8 @@ impl Listener {
     }
 }
 
-/// Listeners for all mounts, in their order. The process is an unprivileged one in the domain's namespaces after that.
+/// Listeners for all mounts, in their order. The process is an unprivileged one in the domain's
+/// namespaces after that.
 pub(crate) fn take(daemon: &Daemon) -> Result<Vec<Listener>, String> {
     let order = &daemon.order;
     let kinds = ThreadNameSpaceType::NETWORK | ThreadNameSpaceType::MOUNT;
@@ -111,7 +114,8 @@ fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    // Connections of a relay before this one, and of the channel before, may still be ending when it listens.
+    // Connections of a relay before this one, and of the channel before, may still be ending when
+    // it listens.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     Ok(socket)

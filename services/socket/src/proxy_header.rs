@@ -14,7 +14,8 @@ const ADDRESS_BYTES: usize = 12;
 /// The type of what follows the addresses: a host's name, here DOMAIN.DC.
 const AUTHORITY: u8 = 0x02;
 
-/// The address that stands for a domain: always the same in 127.128.0.0/9, which leads nowhere but to the server's own `lo`.
+/// The address that stands for a domain: always the same in 127.128.0.0/9, which leads nowhere but
+/// to the server's own `lo`.
 pub(crate) fn address_of(dc: &str, domain: &str) -> Ipv4Addr {
     let bytes = dc.bytes().chain([b'/']).chain(domain.bytes());
     // FNV-1a: the same in every version, so that a server's rules for addresses keep their meaning.

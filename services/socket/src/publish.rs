@@ -1,5 +1,6 @@
-//! An address of the node at which others reach a server of this domain. The daemon listens there and hands the socket on; both sides of what is a
-//! channel between two relays elsewhere are in this process, so that limits, back-pressure and resets are the same.
+//! An address of the node at which others reach a server of this domain. The daemon listens there
+//! and hands the socket on; both sides of what is a channel between two relays elsewhere are in
+//! this process, so that limits, back-pressure and resets are the same.
 
 use crate::counts::{Counts, Served as ServedCounts};
 use crate::mount::Clients;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::socket::{Order, Published, RING_BYTES, Served};
 
-/// How long to wait before the address is served again, where the process was out of descriptors or memory.
+/// How long to wait before the address is served again, where the process was out of descriptors or
+/// memory.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// A published address.
@@ -55,7 +57,8 @@ impl Publish {
         Err(over.to_string())
     }
 
-    /// The side of the server, on a thread of its own. What it counts is the same as the other side does.
+    /// The side of the server, on a thread of its own. What it counts is the same as the other side
+    /// does.
     fn attend(&self, end: End) -> Result<(), String> {
         let served = Served {
             service: self.published.at.to_string(),

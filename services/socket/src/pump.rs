@@ -1,8 +1,10 @@
-//! Moving the bytes of one channel: between its frames and the sockets of one domain, on one thread.
+//! Moving the bytes of one channel: between its frames and the sockets of one domain, on one
+//! thread.
 //!
-//! Nothing is read from a socket before there is room for it in the ring and in the connection's window, so nothing waits on the
-//! sending side but in the kernel. What comes is always taken from the ring: what a socket does not take waits in the
-//! connection's own memory, a window at most. So a client that never reads stops its own connection, and no other.
+//! Nothing is read from a socket before there is room for it in the ring and in the connection's
+//! window, so nothing waits on the sending side but in the kernel. What comes is always taken from
+//! the ring: what a socket does not take waits in the connection's own memory, a window at most. So
+//! a client that never reads stops its own connection, and no other.
 
 use crate::counts::{Connected, Counts};
 use crate::held::Held;
@@ -24,8 +26,8 @@ const FRAMES_PER_TURN: usize = 64;
 const READS_PER_TURN: usize = 64;
 /// Events that are taken from the kernel at a time.
 const EVENTS: usize = 256;
-/// Frames that may wait for room in the ring beside bytes of streams. A peer that reads leaves a few for each connection; one that
-/// asks and does not read the answers is hung up on.
+/// Frames that may wait for room in the ring beside bytes of streams. A peer that reads leaves a
+/// few for each connection; one that asks and does not read the answers is hung up on.
 const OWED_MAX: usize = 1 << 18;
 
 const DATA_BELL: u64 = u64::MAX;
@@ -78,10 +80,12 @@ pub(crate) trait Ends {
     /// The side of the channel.
     const SIDE: Side;
 
-    /// A connection that a client has opened over there: the socket to the server and what goes in front of the stream, or why not.
+    /// A connection that a client has opened over there: the socket to the server and what goes in
+    /// front of the stream, or why not.
     fn connect(&mut self, port: u16) -> Result<(Local, Vec<u8>, Connected), Errno>;
 
-    /// The next client that is there and may come in. `Err`: nobody may before so long; no time: not before the door opens again.
+    /// The next client that is there and may come in. `Err`: nobody may before so long; no time:
+    /// not before the door opens again.
     fn accept(&mut self, open: usize) -> Result<(Local, Connected), Option<Duration>>;
 
     /// Somebody may be at the door.
@@ -127,7 +131,8 @@ pub(crate) struct Pump<E> {
 }
 
 impl<E: Ends> Pump<E> {
-    /// Takes an end of a channel into use. `door` is a descriptor whose readiness [`Ends::knocked`] is to hear of.
+    /// Takes an end of a channel into use. `door` is a descriptor whose readiness [`Ends::knocked`]
+    /// is to hear of.
     pub(crate) fn new(end: End, ends: E, door: Option<&OwnedFd>, counts: Arc<Counts>) -> Result<Self, Over> {
         let (sender, receiver) = end.open().map_err(|e| Over::Failed(crate::said(&e)))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -366,7 +371,8 @@ impl<E: Ends> Pump<E> {
             }
         }
         let ends = connection.heard_finish && connection.held.is_empty() && !connection.connecting;
-        // Once: a socket that has ended in both directions is not connected any more, and may still have bytes for us.
+        // Once: a socket that has ended in both directions is not connected any more, and may still
+        // have bytes for us.
         if ends
             && !std::mem::replace(&mut connection.finished, ends)
             && let Err(errno) = connection.local.finish()

@@ -1,4 +1,5 @@
-//! Where the server of a service is: channels come from the relays of the domains that mount it, and connections go to the server.
+//! Where the server of a service is: channels come from the relays of the domains that mount it,
+//! and connections go to the server.
 
 use crate::counts::{Connected, Counts, Served as ServedCounts};
 use crate::local::Local;
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 use wire::control::Consumer;
 use wire::socket::{Mounted, Order, Place, Served};
 
-/// How long an offer that was refused is not made again: the topology is about to change, or another program of the domain offers it.
+/// How long an offer that was refused is not made again: the topology is about to change, or
+/// another program of the domain offers it.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// How long the daemon may take; it is waited for again after that.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -98,7 +100,8 @@ impl Server {
         all: Arc<ServedCounts>,
         counts: Arc<Counts>,
     ) -> Self {
-        // A domain's own relay keeps to the rate with a smaller burst, so that it is never refused for jitter.
+        // A domain's own relay keeps to the rate with a smaller burst, so that it is never refused
+        // for jitter.
         let per_second = served.limits.connections_per_second;
         let rate = per_second.map(|per_second| Rate::new(per_second, per_second.saturating_mul(2)));
         Self {
@@ -154,8 +157,9 @@ impl Ends for Server {
     fn knocked(&mut self) {}
 }
 
-/// Where the server of a service must not be: at the Unix sockets of its domain's other mounts, by whatever link. Admission compares places as they are
-/// written, so that every circle that it does not see has such a link in it; the very place of a mount it has judged.
+/// Where the server of a service must not be: at the Unix sockets of its domain's other mounts, by
+/// whatever link. Admission compares places as they are written, so that every circle that it does
+/// not see has such a link in it; the very place of a mount it has judged.
 pub(crate) fn own_places(order: &Order, to: &Place) -> Arc<[String]> {
     let unix = |mounted: &Mounted| match &mounted.at {
         Place::Unix(path) => Some(path.clone()),
@@ -165,7 +169,8 @@ pub(crate) fn own_places(order: &Order, to: &Place) -> Arc<[String]> {
     order.mounts.iter().filter(|_| !judged).filter_map(unix).collect()
 }
 
-/// Whether this is the same socket as one of those, seen before anybody connects: a connection would wait in its backlog, and go round.
+/// Whether this is the same socket as one of those, seen before anybody connects: a connection
+/// would wait in its backlog, and go round.
 fn leads_to_one_of(to: &Place, own: &[String]) -> bool {
     let Place::Unix(path) = to else { return false };
     let file = |path: &str| rustix::fs::stat(path).map(|file| (file.st_dev, file.st_ino)).ok();

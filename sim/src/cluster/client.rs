@@ -1,4 +1,5 @@
-//! The registry as a daemon asks it (`io/registry/src/etcd`): over a network that loses, with patience, and once more where an answer did not come.
+//! The registry as a daemon asks it (`io/registry/src/etcd`): over a network that loses, with
+//! patience, and once more where an answer did not come.
 
 use crate::cluster::world::World;
 use crate::etcd::{Ask, Entry, Expected, Told, Transaction, Value};
@@ -65,7 +66,8 @@ impl Client {
         }
     }
 
-    /// Asks until there is an answer, or the time is over. Whether one was asked more than once is said too.
+    /// Asks until there is an answer, or the time is over. Whether one was asked more than once is
+    /// said too.
     ///
     /// # Errors
     /// [`Failed::Unanswered`].
@@ -83,7 +85,8 @@ impl Client {
         }
     }
 
-    /// Keeps a lease alive, and reads at the same time: two messages, of which either may be lost, as `Etcd::renew_undoubted` sends them.
+    /// Keeps a lease alive, and reads at the same time: two messages, of which either may be lost,
+    /// as `Etcd::renew_undoubted` sends them.
     ///
     /// # Errors
     /// [`Failed::Unanswered`].

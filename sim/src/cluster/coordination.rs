@@ -1,6 +1,8 @@
-//! Keys and locks: a server of `coordination::State` that runs as a domain of the cluster, clients on all machines, and what they were told.
+//! Keys and locks: a server of `coordination::State` that runs as a domain of the cluster, clients
+//! on all machines, and what they were told.
 //!
-//! The server answers nobody before the registry has what it decided, as `services/coordinator` does: that order is written a second time here.
+//! The server answers nobody before the registry has what it decided, as `services/coordinator`
+//! does: that order is written a second time here.
 
 use crate::cluster::client::{ATTEMPT_NS, Client, DEADLINE_NS, Failed};
 use crate::cluster::machine::Instance;
@@ -83,7 +85,8 @@ pub struct Server {
 /// The answers that clients were given, and what must be so of them.
 #[derive(Default)]
 pub struct History {
-    /// The mutations of each key: revision and value, and the revision that a compare-and-swap replaced.
+    /// The mutations of each key: revision and value, and the revision that a compare-and-swap
+    /// replaced.
     mutations: BTreeMap<&'static str, BTreeMap<u64, (u64, Option<u64>)>>,
     /// The values that somebody has tried to write, and into which key: no value twice.
     drawn: BTreeMap<u64, &'static str>,

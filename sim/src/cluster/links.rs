@@ -1,5 +1,7 @@
-//! Links between machines, and endpoints that call each other over them: a proxy on each machine (`link::Link`), what stands in for the endpoint of the other machine
-//! (`ipc::StandIn`), and endpoints (`ipc::Endpoint`). When proxies connect, and how they introduce endpoints, is written a second time here.
+//! Links between machines, and endpoints that call each other over them: a proxy on each machine
+//! (`link::Link`), what stands in for the endpoint of the other machine (`ipc::StandIn`), and
+//! endpoints (`ipc::Endpoint`). When proxies connect, and how they introduce endpoints, is written
+//! a second time here.
 
 use crate::cluster::pair::{End, pair};
 use crate::cluster::world::{Planted, World};
@@ -58,7 +60,8 @@ impl Talk {
 struct Wire {
     transport: Transport,
     is_open: Cell<bool>,
-    /// By sender: packets of a stream that are on their way, one after the other, and what the receiver has of one.
+    /// By sender: packets of a stream that are on their way, one after the other, and what the
+    /// receiver has of one.
     streams: [RefCell<VecDeque<Vec<u8>>>; 2],
     moving: [Cell<bool>; 2],
     decoders: [RefCell<Decoder>; 2],
@@ -364,7 +367,8 @@ fn connect(world: &Rc<World>, one: usize, other: usize) {
     }
 }
 
-/// A packet is on its way: a stream keeps the order, and sends again while the way is cut; datagrams are lost, doubled and overtaken.
+/// A packet is on its way: a stream keeps the order, and sends again while the way is cut;
+/// datagrams are lost, doubled and overtaken.
 fn carry(world: &Rc<World>, wire: &Rc<Wire>, (from, to): (usize, usize), packet: Vec<u8>) {
     let (at, there) = (Place::Machine(from), Place::Machine(to));
     if wire.transport.is_lossy() {

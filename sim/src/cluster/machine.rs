@@ -1,4 +1,5 @@
-//! A machine: its clock, its power, the domains that run on it and their monitors, which outlive its daemon.
+//! A machine: its clock, its power, the domains that run on it and their monitors, which outlive
+//! its daemon.
 
 use crate::cluster::daemon::Daemon;
 use crate::cluster::links;
@@ -8,9 +9,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// How long a monitor takes to end its domain at once: half of what the margin leaves for it with clocks that differ by a twenty-fifth.
+/// How long a monitor takes to end its domain at once: half of what the margin leaves for it with
+/// clocks that differ by a twenty-fifth.
 const END_AT_ONCE_NS: (u64, u64) = (MS, 150 * MS);
-/// How long a daemon prepares a domain before there is a monitor, and how long that takes to start it; how long a domain takes to end as its file says.
+/// How long a daemon prepares a domain before there is a monitor, and how long that takes to start
+/// it; how long a domain takes to end as its file says.
 const PREPARE_NS: (u64, u64) = (10 * MS, 900 * MS);
 const START_NS: (u64, u64) = (10 * MS, 200 * MS);
 const END_NS: (u64, u64) = (20 * MS, 400 * MS);
@@ -25,7 +28,8 @@ pub struct Machine {
     pub boot: Cell<u64>,
     /// Whether it has power.
     pub is_on: Cell<bool>,
-    /// Until when the daemon said that the node holds its claims, by the machine's clock (`RUN/hold`).
+    /// Until when the daemon said that the node holds its claims, by the machine's clock
+    /// (`RUN/hold`).
     pub hold: Cell<u64>,
     /// The domains that are there, by number.
     pub instances: RefCell<BTreeMap<usize, Rc<Instance>>>,
@@ -146,7 +150,8 @@ impl Instance {
         self.runs.get()
     }
 
-    /// The monitor: it starts the domain, and ends it when the hold has passed, whatever became of the daemon.
+    /// The monitor: it starts the domain, and ends it when the hold has passed, whatever became of
+    /// the daemon.
     async fn live(self: Rc<Self>, world: &Rc<World>, machine: usize) {
         let (time, at) = (&world.time, &world.machines[machine]);
         let elsewhere = world.wanted[self.domain].want.elsewhere;

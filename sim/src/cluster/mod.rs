@@ -1,4 +1,5 @@
-//! One cluster: machines with daemons, the registry as they see it, what befalls them, and what must never be. A world is handed round in all of it.
+//! One cluster: machines with daemons, the registry as they see it, what befalls them, and what
+//! must never be. A world is handed round in all of it.
 
 pub mod client;
 pub mod coordination;

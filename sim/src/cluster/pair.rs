@@ -1,4 +1,5 @@
-//! The memory of one pair of endpoints on one machine: a ring each way, words, doorbells. What `channel` and `io/endpoint` make of shared memory.
+//! The memory of one pair of endpoints on one machine: a ring each way, words, doorbells. What
+//! `channel` and `io/endpoint` make of shared memory.
 
 use crate::time::{Bell, Time};
 use ipc::{Broken, Link, Way, Word};

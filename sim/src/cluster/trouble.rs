@@ -1,4 +1,5 @@
-//! Troubles of the world: ways are cut, power fails, daemons die or stand still, the registry has another leader; and what people order.
+//! Troubles of the world: ways are cut, power fails, daemons die or stand still, the registry has
+//! another leader; and what people order.
 
 use crate::cluster::client::Client;
 use crate::cluster::daemon::{Daemon, Moving, claim_key, drain_key, move_key, text};

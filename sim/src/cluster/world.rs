@@ -1,4 +1,5 @@
-//! The world: machines, the registry, the network between them, what people want of it, and what must never be.
+//! The world: machines, the registry, the network between them, what people want of it, and what
+//! must never be.
 
 use crate::cluster::coordination::{self, History, Server};
 use crate::cluster::links;
@@ -24,7 +25,8 @@ pub enum Planted {
     EarlyAnswer,
     /// A program takes it for certain that a message is not received of which nobody knows.
     LyingCaller,
-    /// A daemon that was cut off between the books and the start goes on with it: so it was in the product, until this simulation found it.
+    /// A daemon that was cut off between the books and the start goes on with it: so it was in the
+    /// product, until this simulation found it.
     StaleStart,
 }
 
@@ -34,7 +36,8 @@ pub const DC: &str = "dc";
 const WATCH_SILENCE_NS: u64 = 8_000 * MS;
 /// How long after its end a lease is ended at the latest: etcd looks twice a second.
 const EXPIRY_LATE_NS: u64 = 500 * MS;
-/// The most things that happen in one world: a world that goes round in a circle fails, and does not hang.
+/// The most things that happen in one world: a world that goes round in a circle fails, and does
+/// not hang.
 const MOST_STEPS: u64 = 4_000_000;
 
 /// Of what the world is made.
@@ -177,7 +180,8 @@ pub struct World {
     /// The machines on which each domain runs, in truth.
     running: RefCell<Vec<BTreeSet<usize>>>,
     last_on: RefCell<BTreeMap<usize, usize>>,
-    /// Domains that did not come up because they were meant not to: where they are they stay, until a person acts.
+    /// Domains that did not come up because they were meant not to: where they are they stay, until
+    /// a person acts.
     pub broken: RefCell<BTreeSet<usize>>,
     /// The servers of keys and locks that run, by machine.
     pub servers: RefCell<BTreeMap<usize, Rc<Server>>>,

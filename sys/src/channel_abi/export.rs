@@ -101,7 +101,8 @@ pub unsafe fn channel_descriptors(
 /// `tombolo_from_descriptors` of the header.
 ///
 /// # Safety
-/// `descriptors` is null or valid for reading [`DESCRIPTORS`](super::DESCRIPTORS) of them, which are the caller's; `options` is null or as [`Options`] says.
+/// `descriptors` is null or valid for reading [`DESCRIPTORS`](super::DESCRIPTORS) of them, which
+/// are the caller's; `options` is null or as [`Options`] says.
 pub unsafe fn from_descriptors(
     channels: &dyn Channels,
     descriptors: *const c_int,
@@ -121,7 +122,8 @@ pub unsafe fn from_descriptors(
 /// `tombolo_read` of the header.
 ///
 /// # Safety
-/// `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile.
+/// `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches
+/// meanwhile.
 pub unsafe fn read(channels: &dyn Channels, channel: Handle, buffer: *mut c_void, size: size_t) -> ssize_t {
     call::call(-1, || {
         // SAFETY: the caller says so.
@@ -135,7 +137,8 @@ pub unsafe fn read(channels: &dyn Channels, channel: Handle, buffer: *mut c_void
 /// `tombolo_readv` of the header.
 ///
 /// # Safety
-/// `parts` is null with a count of 0, or valid for reading so many; each is as [`read`] wants it, and no two overlap.
+/// `parts` is null with a count of 0, or valid for reading so many; each is as [`read`] wants it,
+/// and no two overlap.
 pub unsafe fn readv(channels: &dyn Channels, channel: Handle, parts: *const iovec, count: c_int) -> ssize_t {
     call::call(-1, || {
         // SAFETY: the caller says so.
@@ -146,7 +149,8 @@ pub unsafe fn readv(channels: &dyn Channels, channel: Handle, parts: *const iove
 /// `tombolo_write` of the header.
 ///
 /// # Safety
-/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn write(
     channels: &dyn Channels,
     channel: Handle,
@@ -265,7 +269,8 @@ pub fn mode(channels: &dyn Channels, channel: Handle) -> c_int {
 /// `tombolo_peer` of the header.
 ///
 /// # Safety
-/// `text` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile.
+/// `text` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches
+/// meanwhile.
 pub unsafe fn peer(channels: &dyn Channels, channel: Handle, text: *mut c_char, size: size_t) -> ssize_t {
     call::call(-1, || {
         // SAFETY: the caller says so.
@@ -281,8 +286,9 @@ pub fn close(channels: &dyn Channels, handle: Handle) -> c_int {
     call::call(-1, || channels.close(handle).map(|()| 0))
 }
 
-/// Exports the functions of `include/tombolo/channel.h` from the library that expands this, done by a `static` that implements
-/// [`Channels`](crate::channel_abi::Channels). To be expanded once, in a `cdylib`.
+/// Exports the functions of `include/tombolo/channel.h` from the library that expands this, done by
+/// a `static` that implements [`Channels`](crate::channel_abi::Channels). To be expanded once, in a
+/// `cdylib`.
 #[macro_export]
 macro_rules! export_channels {
     ($channels:path) => {
@@ -298,7 +304,8 @@ macro_rules! export_channels {
         /// See `include/tombolo/channel.h`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn tombolo_offer(name: *const c::c_char, options: *const Options) -> Handle {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::offer(&$channels, name, options) }
         }
 
@@ -311,14 +318,16 @@ macro_rules! export_channels {
         /// See `include/tombolo/channel.h`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn tombolo_open(name: *const c::c_char, options: *const Options) -> Handle {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::open(&$channels, name, options) }
         }
 
         /// See `include/tombolo/channel.h`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn tombolo_pair(options: *const Options, ends: *mut Handle) -> c::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::pair(&$channels, options, ends) }
         }
 
@@ -328,7 +337,8 @@ macro_rules! export_channels {
             channel: Handle,
             descriptors: *mut c::c_int,
         ) -> c::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::channel_descriptors(&$channels, channel, descriptors) }
         }
 
@@ -338,7 +348,8 @@ macro_rules! export_channels {
             descriptors: *const c::c_int,
             options: *const Options,
         ) -> Handle {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::from_descriptors(&$channels, descriptors, options) }
         }
 
@@ -349,7 +360,8 @@ macro_rules! export_channels {
             buffer: *mut c::c_void,
             size: c::size_t,
         ) -> c::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::read(&$channels, channel, buffer, size) }
         }
 
@@ -360,7 +372,8 @@ macro_rules! export_channels {
             parts: *const c::iovec,
             count: c::c_int,
         ) -> c::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::readv(&$channels, channel, parts, count) }
         }
 
@@ -371,7 +384,8 @@ macro_rules! export_channels {
             bytes: *const c::c_void,
             length: c::size_t,
         ) -> c::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::write(&$channels, channel, bytes, length) }
         }
 
@@ -382,7 +396,8 @@ macro_rules! export_channels {
             parts: *const c::iovec,
             count: c::c_int,
         ) -> c::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::writev(&$channels, channel, parts, count) }
         }
 
@@ -413,7 +428,8 @@ macro_rules! export_channels {
         /// See `include/tombolo/channel.h`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn tombolo_view(channel: Handle, bytes: *mut *const c::c_void) -> c::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::view(&$channels, channel, bytes) }
         }
 
@@ -488,7 +504,8 @@ macro_rules! export_channels {
             text: *mut c::c_char,
             size: c::size_t,
         ) -> c::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { $crate::channel_abi::peer(&$channels, channel, text, size) }
         }
 

@@ -26,28 +26,31 @@ fn check(pointer: *const u8, length: usize) -> Outcome<()> {
 /// Bytes to read from.
 ///
 /// # Safety
-/// `pointer` is null with a length of 0, or valid for reading `length` bytes, which nobody writes during `'a`.
+/// `pointer` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// during `'a`.
 pub(crate) unsafe fn bytes<'a>(pointer: *const u8, length: usize) -> Outcome<&'a [u8]> {
     check(pointer, length)?;
     if pointer.is_null() {
         return Ok(&[]);
     }
-    // SAFETY: not null; valid for as many bytes and unchanged, as the caller says; no longer than isize::MAX.
+    // SAFETY: not null; valid for as many bytes and unchanged, as the caller says; no longer than
+    // isize::MAX.
     Ok(unsafe { std::slice::from_raw_parts(pointer, length) })
 }
 
 /// Bytes to write to.
 ///
 /// # Safety
-/// `pointer` is null with a length of 0, or valid for writing `length` bytes, which nobody else touches during `'a`. They need not
-/// have been written before: what C leaves in them is some byte each.
+/// `pointer` is null with a length of 0, or valid for writing `length` bytes, which nobody else
+/// touches during `'a`. They need not have been written before: what C leaves in them is some byte
+/// each.
 pub(crate) unsafe fn bytes_mut<'a>(pointer: *mut u8, length: usize) -> Outcome<&'a mut [u8]> {
     check(pointer, length)?;
     if pointer.is_null() {
         return Ok(&mut []);
     }
-    // SAFETY: as in `bytes`, and nobody else touches them. They come from another language, which has no notion of bytes
-    // that are none, and nobody here reads them before they are written.
+    // SAFETY: as in `bytes`, and nobody else touches them. They come from another language, which
+    // has no notion of bytes that are none, and nobody here reads them before they are written.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer, length) })
 }
 
@@ -82,7 +85,8 @@ pub(crate) unsafe fn sources<'a>(list: *const iovec, count: c_int) -> Outcome<Ve
 /// The parts of `readv`.
 ///
 /// # Safety
-/// `list` is null with a count of 0, or valid for reading so many; each as [`bytes_mut`] wants it, so no two overlap.
+/// `list` is null with a count of 0, or valid for reading so many; each as [`bytes_mut`] wants it,
+/// so no two overlap.
 pub(crate) unsafe fn targets<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSliceMut<'a>>> {
     // SAFETY: as the caller says.
     let list = unsafe { parts(list, count) }?;
@@ -100,7 +104,8 @@ pub(crate) unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Outcome<()
     if pointer.is_null() {
         return Err(fault(what));
     }
-    // SAFETY: not null, valid for writing as the caller says; what was there is plain and need not be dropped.
+    // SAFETY: not null, valid for writing as the caller says; what was there is plain and need not
+    // be dropped.
     unsafe { pointer.write_unaligned(value) };
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Channels for programs in other languages: the C functions of `include/tombolo/channel.h`.
 //!
-//! The functions here keep the header's contract (null pointers, lengths, `errno`, no unwinding, no cancellation) and hand the
-//! work to a [`Channels`]. They have no C names: only a library that expands [`crate::export_channels`] exports those.
+//! The functions here keep the header's contract (null pointers, lengths, `errno`, no unwinding, no
+//! cancellation) and hand the work to a [`Channels`]. They have no C names: only a library that
+//! expands [`crate::export_channels`] exports those.
 
 pub(crate) mod call;
 mod export;

@@ -74,7 +74,8 @@ impl Options {
         self.flags & flag != 0
     }
 
-    /// Reads what a caller points to, for a channel or an offer. A newer caller's structure is longer: what this library does not know must be zero.
+    /// Reads what a caller points to, for a channel or an offer. A newer caller's structure is
+    /// longer: what this library does not know must be zero.
     ///
     /// # Safety
     /// `options` is null, or valid for reading four bytes, and for as many as they say.
@@ -101,9 +102,11 @@ impl Options {
             );
             return Err(Failure { errno: libc::EINVAL, text });
         }
-        // SAFETY: `size` bytes can be read, and that is at least one of our structures; any bytes are a valid one.
+        // SAFETY: `size` bytes can be read, and that is at least one of our structures; any bytes
+        // are a valid one.
         let known = unsafe { start.cast::<Self>().read_unaligned() };
-        // SAFETY: the bytes behind ours, which the caller says can be read; bytes need no alignment.
+        // SAFETY: the bytes behind ours, which the caller says can be read; bytes need no
+        // alignment.
         let unknown =
             unsafe { std::slice::from_raw_parts(start.add(size_of::<Self>()), size - size_of::<Self>()) };
         known.check(unknown, flags)?;

@@ -12,8 +12,8 @@ thread_local! {
     static TEXT: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// `tombolo_error_text`: the sentence of the call that failed last in this thread, valid until the next one fails. Empty where
-/// none has.
+/// `tombolo_error_text`: the sentence of the call that failed last in this thread, valid until the
+/// next one fails. Empty where none has.
 #[must_use]
 pub fn error_text() -> *const c_char {
     let text = TEXT.try_with(|text| text.borrow().as_deref().unwrap_or(c"").as_ptr());

@@ -16,7 +16,8 @@ pub(super) unsafe fn options_at(options: *const Options) -> Outcome<Options> {
 }
 
 /// # Safety
-/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes during `'a`.
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// during `'a`.
 pub(super) unsafe fn outgoing<'a>(tag: u32, bytes: *const c_void, length: size_t) -> Outcome<Outgoing<'a>> {
     // SAFETY: the caller says so.
     let bytes = unsafe { memory::bytes(bytes.cast(), length) }?;
@@ -32,7 +33,8 @@ unsafe fn put_some<T: Copy>(all: &[T], list: *mut T, count: size_t) -> Outcome<u
         must(list, "the list")?;
     }
     for (at, one) in all.iter().take(count).enumerate() {
-        // SAFETY: `at` is below the count, so the caller says that it lies in the list, and can be written.
+        // SAFETY: `at` is below the count, so the caller says that it lies in the list, and can be
+        // written.
         unsafe { put(list.add(at), *one, "the list") }?;
     }
     Ok(all.len())
@@ -80,7 +82,8 @@ pub fn address(endpoints: &dyn Endpoints, endpoint: Handle) -> Address {
 /// `tombolo_endpoint_name` of the header.
 ///
 /// # Safety
-/// `text` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile.
+/// `text` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches
+/// meanwhile.
 pub unsafe fn name(endpoints: &dyn Endpoints, endpoint: Handle, text: *mut c_char, size: size_t) -> ssize_t {
     call::call(-1, || {
         // SAFETY: the caller says so.
@@ -126,7 +129,8 @@ pub unsafe fn wait(
 /// `tombolo_endpoint_send` of the header.
 ///
 /// # Safety
-/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn send(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
@@ -149,7 +153,8 @@ pub unsafe fn send(
 /// `tombolo_endpoint_send_buffered` of the header.
 ///
 /// # Safety
-/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn send_buffered(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
@@ -177,7 +182,8 @@ pub fn flush(endpoints: &dyn Endpoints, endpoint: Handle) -> c_int {
 /// `tombolo_endpoint_call` of the header.
 ///
 /// # Safety
-/// `bytes` as [`send`] wants it; `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile; `reply` is null or valid for writing a [`Message`].
+/// `bytes` as [`send`] wants it; `buffer` is null with a size of 0, or valid for writing `size`
+/// bytes, which nobody else touches meanwhile; `reply` is null or valid for writing a [`Message`].
 #[allow(clippy::too_many_arguments, reason = "the header has them")]
 pub unsafe fn call(
     endpoints: &dyn Endpoints,
@@ -218,7 +224,8 @@ pub fn give_up(endpoints: &dyn Endpoints, endpoint: Handle) -> c_int {
 /// `tombolo_endpoint_receive` of the header.
 ///
 /// # Safety
-/// `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile; `message` is null or valid for writing a [`Message`].
+/// `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches
+/// meanwhile; `message` is null or valid for writing a [`Message`].
 pub unsafe fn receive(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
@@ -244,7 +251,8 @@ pub unsafe fn receive(
 /// `tombolo_endpoint_reply` of the header.
 ///
 /// # Safety
-/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn reply(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
@@ -262,7 +270,8 @@ pub unsafe fn reply(
 /// `tombolo_endpoint_relay` of the header.
 ///
 /// # Safety
-/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn relay(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
@@ -356,7 +365,8 @@ pub unsafe fn granted(
 /// `tombolo_endpoint_copy_in` of the header.
 ///
 /// # Safety
-/// `into` is null with a length of 0, or valid for writing `length` bytes, which nobody else touches meanwhile.
+/// `into` is null with a length of 0, or valid for writing `length` bytes, which nobody else
+/// touches meanwhile.
 pub unsafe fn copy_in(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
@@ -380,7 +390,8 @@ pub unsafe fn copy_in(
 /// `tombolo_endpoint_copy_out` of the header.
 ///
 /// # Safety
-/// `from` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `from` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn copy_out(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
@@ -459,7 +470,8 @@ pub fn copy_from_own(
 /// `tombolo_buffer_read` of the header.
 ///
 /// # Safety
-/// `into` is null with a length of 0, or valid for writing `length` bytes, which nobody else touches meanwhile.
+/// `into` is null with a length of 0, or valid for writing `length` bytes, which nobody else
+/// touches meanwhile.
 pub unsafe fn buffer_read(
     endpoints: &dyn Endpoints,
     buffer: Handle,
@@ -479,7 +491,8 @@ pub unsafe fn buffer_read(
 /// `tombolo_buffer_write` of the header.
 ///
 /// # Safety
-/// `from` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `from` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn buffer_write(
     endpoints: &dyn Endpoints,
     buffer: Handle,

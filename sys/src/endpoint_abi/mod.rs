@@ -1,7 +1,7 @@
 //! Endpoints for programs in other languages: the C functions of `include/tombolo/endpoint.h`.
 //!
-//! As [`crate::channel_abi`], which has the handles, the errors and the options of both: the header's contract is kept here, and the work
-//! is an [`Endpoints`]'s.
+//! As [`crate::channel_abi`], which has the handles, the errors and the options of both: the
+//! header's contract is kept here, and the work is an [`Endpoints`]'s.
 
 mod export;
 mod movement;
@@ -109,7 +109,8 @@ pub trait Endpoints: Sync {
     ) -> Outcome<()>;
     /// `tombolo_endpoint_keep_state`.
     fn keep_state(&self, endpoint: Handle, state: &[u8]) -> Outcome<()>;
-    /// `tombolo_endpoint_state`, of an endpoint or a backup: how many bytes it has, of which as many as fit are in `into`.
+    /// `tombolo_endpoint_state`, of an endpoint or a backup: how many bytes it has, of which as
+    /// many as fit are in `into`.
     fn state(&self, whose: Handle, into: &mut [u8]) -> Outcome<usize>;
     /// `tombolo_endpoint_tell`.
     fn tell(&self, endpoint: Handle, name: &CStr, message: Outgoing<'_>, patience: Patience) -> Outcome<()>;
@@ -121,7 +122,8 @@ pub trait Endpoints: Sync {
     fn migrate_roll_back(&self, endpoint: Handle) -> Outcome<()>;
     /// `tombolo_endpoint_give_up`; whether it had been received.
     fn give_up(&self, endpoint: Handle) -> Outcome<bool>;
-    /// `tombolo_endpoint_receive`: what came is in `into`, and described in `message`, also where it is too long for `into`.
+    /// `tombolo_endpoint_receive`: what came is in `into`, and described in `message`, also where
+    /// it is too long for `into`.
     fn receive(
         &self,
         endpoint: Handle,

@@ -9,8 +9,10 @@ use libc::{c_char, c_int, c_void, size_t, ssize_t};
 /// `tombolo_endpoint_ask` of the header.
 ///
 /// # Safety
-/// `name` is null or ends with NUL; `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile; `buffer` is null with a size of 0, or valid
-/// for writing `size` bytes, which nobody else touches meanwhile; `reply` is null or valid for writing a [`Message`].
+/// `name` is null or ends with NUL; `bytes` is null with a length of 0, or valid for reading
+/// `length` bytes, which nobody writes meanwhile; `buffer` is null with a size of 0, or valid for
+/// writing `size` bytes, which nobody else touches meanwhile; `reply` is null or valid for writing
+/// a [`Message`].
 #[allow(clippy::too_many_arguments, reason = "the header has them")]
 pub unsafe fn ask(
     endpoints: &dyn Endpoints,
@@ -62,7 +64,8 @@ pub fn promote(endpoints: &dyn Endpoints, backup: Handle) -> c_int {
 /// `tombolo_endpoint_reply_with_state` of the header.
 ///
 /// # Safety
-/// `bytes` and `state` are each null with a length of 0, or valid for reading so many bytes, which nobody writes meanwhile.
+/// `bytes` and `state` are each null with a length of 0, or valid for reading so many bytes, which
+/// nobody writes meanwhile.
 #[allow(clippy::too_many_arguments, reason = "the header has them")]
 pub unsafe fn reply_with_state(
     endpoints: &dyn Endpoints,
@@ -87,7 +90,8 @@ pub unsafe fn reply_with_state(
 /// `tombolo_endpoint_keep_state` of the header.
 ///
 /// # Safety
-/// `state` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `state` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn keep_state(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
@@ -103,7 +107,8 @@ pub unsafe fn keep_state(
 /// `tombolo_endpoint_state` of the header.
 ///
 /// # Safety
-/// `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile.
+/// `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches
+/// meanwhile.
 pub unsafe fn state(endpoints: &dyn Endpoints, whose: Handle, buffer: *mut c_void, size: size_t) -> ssize_t {
     call::call(-1, || {
         // SAFETY: the caller says so.
@@ -114,7 +119,8 @@ pub unsafe fn state(endpoints: &dyn Endpoints, whose: Handle, buffer: *mut c_voi
 /// `tombolo_endpoint_tell` of the header.
 ///
 /// # Safety
-/// `name` is null or ends with NUL; `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `name` is null or ends with NUL; `bytes` is null with a length of 0, or valid for reading
+/// `length` bytes, which nobody writes meanwhile.
 pub unsafe fn tell(
     endpoints: &dyn Endpoints,
     endpoint: Handle,

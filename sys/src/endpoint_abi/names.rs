@@ -1,7 +1,8 @@
 //! The C names of the functions of [`super`].
 
-/// Exports the functions of `include/tombolo/endpoint.h` from the library that expands this, done by a `static` that implements
-/// [`Endpoints`](crate::endpoint_abi::Endpoints). To be expanded once, in a `cdylib`.
+/// Exports the functions of `include/tombolo/endpoint.h` from the library that expands this, done
+/// by a `static` that implements [`Endpoints`](crate::endpoint_abi::Endpoints). To be expanded
+/// once, in a `cdylib`.
 #[macro_export]
 macro_rules! export_endpoints {
     ($endpoints:path) => {
@@ -14,7 +15,8 @@ macro_rules! export_endpoints {
             name: *const ctypes::c_char,
             options: *const Wishes,
         ) -> Held {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::bind(&$endpoints, name, options) }
         }
 
@@ -24,7 +26,8 @@ macro_rules! export_endpoints {
             options: *const Wishes,
             ends: *mut Held,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::pair(&$endpoints, options, ends) }
         }
 
@@ -47,7 +50,8 @@ macro_rules! export_endpoints {
             text: *mut ctypes::c_char,
             size: ctypes::size_t,
         ) -> ctypes::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::name(&$endpoints, endpoint, text, size) }
         }
 
@@ -58,7 +62,8 @@ macro_rules! export_endpoints {
             whom: *const ctypes::c_char,
             timeout_ns: i64,
         ) -> abi::Address {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::find(&$endpoints, endpoint, whom, timeout_ns) }
         }
 
@@ -69,7 +74,8 @@ macro_rules! export_endpoints {
             whom: *const ctypes::c_char,
             timeout_ns: i64,
         ) -> abi::Address {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::wait(&$endpoints, endpoint, whom, timeout_ns) }
         }
 
@@ -83,7 +89,8 @@ macro_rules! export_endpoints {
             length: ctypes::size_t,
             timeout_ns: i64,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::send(&$endpoints, endpoint, to, tag, bytes, length, timeout_ns) }
         }
 
@@ -97,7 +104,8 @@ macro_rules! export_endpoints {
             length: ctypes::size_t,
             timeout_ns: i64,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::send_buffered(&$endpoints, endpoint, to, tag, bytes, length, timeout_ns) }
         }
 
@@ -121,7 +129,8 @@ macro_rules! export_endpoints {
             reply: *mut abi::Message,
             timeout_ns: i64,
         ) -> ctypes::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe {
                 abi::call(&$endpoints, endpoint, to, tag, bytes, length, buffer, size, reply, timeout_ns)
             }
@@ -141,7 +150,8 @@ macro_rules! export_endpoints {
             reply: *mut abi::Message,
             timeout_ns: i64,
         ) -> ctypes::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe {
                 abi::ask(&$endpoints, endpoint, name, tag, bytes, length, buffer, size, reply, timeout_ns)
             }
@@ -153,7 +163,8 @@ macro_rules! export_endpoints {
             name: *const ctypes::c_char,
             options: *const Wishes,
         ) -> Held {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::bind_backup(&$endpoints, name, options) }
         }
 
@@ -180,7 +191,8 @@ macro_rules! export_endpoints {
             state: *const ctypes::c_void,
             state_length: ctypes::size_t,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe {
                 abi::reply_with_state(&$endpoints, endpoint, request, tag, bytes, length, state, state_length)
             }
@@ -193,7 +205,8 @@ macro_rules! export_endpoints {
             state: *const ctypes::c_void,
             length: ctypes::size_t,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::keep_state(&$endpoints, endpoint, state, length) }
         }
 
@@ -204,7 +217,8 @@ macro_rules! export_endpoints {
             buffer: *mut ctypes::c_void,
             size: ctypes::size_t,
         ) -> ctypes::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::state(&$endpoints, whose, buffer, size) }
         }
 
@@ -218,7 +232,8 @@ macro_rules! export_endpoints {
             length: ctypes::size_t,
             timeout_ns: i64,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::tell(&$endpoints, endpoint, name, tag, bytes, length, timeout_ns) }
         }
 
@@ -228,7 +243,8 @@ macro_rules! export_endpoints {
             endpoint: Held,
             domain: *const ctypes::c_char,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::migrate_start(&$endpoints, endpoint, domain) }
         }
 
@@ -260,7 +276,8 @@ macro_rules! export_endpoints {
             message: *mut abi::Message,
             timeout_ns: i64,
         ) -> ctypes::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::receive(&$endpoints, endpoint, from, buffer, size, message, timeout_ns) }
         }
 
@@ -273,7 +290,8 @@ macro_rules! export_endpoints {
             bytes: *const ctypes::c_void,
             length: ctypes::size_t,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::reply(&$endpoints, endpoint, request, tag, bytes, length) }
         }
 
@@ -287,7 +305,8 @@ macro_rules! export_endpoints {
             bytes: *const ctypes::c_void,
             length: ctypes::size_t,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::relay(&$endpoints, endpoint, request, to, tag, bytes, length) }
         }
 
@@ -314,7 +333,8 @@ macro_rules! export_endpoints {
             peers: *mut abi::Peer,
             count: ctypes::size_t,
         ) -> ctypes::ssize_t {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::peers(&$endpoints, endpoint, peers, count) }
         }
 
@@ -325,7 +345,8 @@ macro_rules! export_endpoints {
             address: abi::Address,
             peer: *mut abi::Peer,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::peer(&$endpoints, endpoint, address, peer) }
         }
 
@@ -359,7 +380,8 @@ macro_rules! export_endpoints {
             granted: *mut abi::Granted,
             timeout_ns: i64,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::granted(&$endpoints, endpoint, grant, granted, timeout_ns) }
         }
 
@@ -373,7 +395,8 @@ macro_rules! export_endpoints {
             length: ctypes::size_t,
             timeout_ns: i64,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::copy_in(&$endpoints, endpoint, from, offset, into, length, timeout_ns) }
         }
 
@@ -387,7 +410,8 @@ macro_rules! export_endpoints {
             offset: u64,
             timeout_ns: i64,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::copy_out(&$endpoints, endpoint, from, length, to, offset, timeout_ns) }
         }
 
@@ -441,7 +465,8 @@ macro_rules! export_endpoints {
             into: *mut ctypes::c_void,
             length: ctypes::size_t,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::buffer_read(&$endpoints, buffer, offset, into, length) }
         }
 
@@ -453,7 +478,8 @@ macro_rules! export_endpoints {
             from: *const ctypes::c_void,
             length: ctypes::size_t,
         ) -> ctypes::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::buffer_write(&$endpoints, buffer, offset, from, length) }
         }
 

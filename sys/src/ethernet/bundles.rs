@@ -1,4 +1,5 @@
-//! Several frames with one packet of the kernel's, which it or the card cuts (`PACKET_VNET_HDR`, packet(7); segmentation of UDP, linux/virtio_net.h).
+//! Several frames with one packet of the kernel's, which it or the card cuts (`PACKET_VNET_HDR`,
+//! packet(7); segmentation of UDP, linux/virtio_net.h).
 
 use super::{FRAMES_MAX, Interface, PROTOCOL_AT, bind, jump, option, room_for, statement, take};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -30,16 +31,19 @@ pub struct Hears {
     pub byte: (u32, u8),
 }
 
-/// A packet that is handed over: `frames`, behind one `head`. Where it is cut, each piece has a copy of that in front.
+/// A packet that is handed over: `frames`, behind one `head`. Where it is cut, each piece has a
+/// copy of that in front.
 #[derive(Debug, Clone, Copy)]
 pub struct Bundle<'a> {
     /// Ethernet's header and those behind it, as they are in front of all frames together.
     pub head: &'a [u8],
     /// The frames behind it.
     pub frames: &'a [&'a [u8]],
-    /// Bytes of a piece, but for the last, which may be shorter, where it may be cut; `None`: it goes as it is.
+    /// Bytes of a piece, but for the last, which may be shorter, where it may be cut; `None`: it
+    /// goes as it is.
     pub cut: Option<usize>,
-    /// So many of the packet's bytes, the head at least, are to lie in one piece of the kernel's memory.
+    /// So many of the packet's bytes, the head at least, are to lie in one piece of the kernel's
+    /// memory.
     pub in_one_piece: usize,
 }
 
@@ -54,8 +58,8 @@ pub fn is_known() -> bool {
     matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= KERNEL_MIN)
 }
 
-/// A socket for whole packets on one interface, of which it hears those alone that `hears` names. Nobody can change that any more, whoever has the
-/// socket. It does not wait.
+/// A socket for whole packets on one interface, of which it hears those alone that `hears` names.
+/// Nobody can change that any more, whoever has the socket. It does not wait.
 ///
 /// # Errors
 /// Those of socket(2), bind(2) and setsockopt(2): `CAP_NET_RAW` is needed.
@@ -63,7 +67,8 @@ pub fn open(interface: &Interface, hears: &Hears) -> io::Result<OwnedFd> {
     bound(interface, hears, Some(hears))
 }
 
-/// As [`open`], for all packets of the protocol, whomever they are for: what stands in a path hears them.
+/// As [`open`], for all packets of the protocol, whomever they are for: what stands in a path hears
+/// them.
 ///
 /// # Errors
 /// As there.
@@ -73,7 +78,8 @@ pub fn open_to_all(interface: &Interface, hears: &Hears) -> io::Result<OwnedFd> 
 
 fn bound(interface: &Interface, hears: &Hears, filters: Option<&Hears>) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Of no protocol it hears nothing, until it is bound. The kernel has such packets for sockets of this type alone.
+    // Of no protocol it hears nothing, until it is bound. The kernel has such packets for sockets
+    // of this type alone.
     let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
     option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)?;
     if let Some(hears) = filters {
@@ -104,7 +110,8 @@ fn word(bundle: &Bundle<'_>, checksum: Checksum) -> io::Result<[u8; WORD_BYTES]>
         |number: usize| u16::try_from(number).map_err(|_| io::ErrorKind::InvalidInput).map(u16::to_ne_bytes);
     let head = bundle.head.len();
     let all = head + bundle.frames.iter().map(|frame| frame.len()).sum::<usize>();
-    // Who reads this takes it for the length of the headers, and has them in one piece with what is in front.
+    // Who reads this takes it for the length of the headers, and has them in one piece with what is
+    // in front.
     let in_one_piece = bundle.in_one_piece.min(all).max(head);
     let mut word = [0; WORD_BYTES];
     (word[0], word[1]) = (NEEDS_CHECKSUM, if bundle.cut.is_some() { CUT_AS_UDP } else { 0 });
@@ -116,17 +123,19 @@ fn word(bundle: &Bundle<'_>, checksum: Checksum) -> io::Result<[u8; WORD_BYTES]>
     Ok(word)
 }
 
-/// Sends bundles on the interface of the socket; says how many went, which are the first. At most [`BUNDLES_MAX`] are looked at, and [`FRAMES_MAX`] frames
-/// of all of them.
+/// Sends bundles on the interface of the socket; says how many went, which are the first. At most
+/// [`BUNDLES_MAX`] are looked at, and [`FRAMES_MAX`] frames of all of them.
 ///
 /// # Errors
-/// Those of sendmmsg(2) at the first bundle: `WouldBlock` says that there is no room now, `InvalidInput` that the kernel can't cut, `ENOBUFS` that the network is
-/// full, or that there is no such piece of memory.
+/// Those of sendmmsg(2) at the first bundle: `WouldBlock` says that there is no room now,
+/// `InvalidInput` that the kernel can't cut, `ENOBUFS` that the network is full, or that there is
+/// no such piece of memory.
 pub fn send(socket: impl AsFd, bundles: &[Bundle<'_>], checksum: Checksum) -> io::Result<usize> {
     let no_part = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut parts = [no_part; FRAMES_MAX + 2 * BUNDLES_MAX];
     let mut words = [[0; WORD_BYTES]; BUNDLES_MAX];
-    // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no name, no control data, no parts.
+    // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no name,
+    // no control data, no parts.
     let mut messages: [libc::mmsghdr; BUNDLES_MAX] = unsafe { std::mem::zeroed() };
     let mut free = &mut parts[..];
     let mut count = 0;
@@ -144,9 +153,10 @@ pub fn send(socket: impl AsFd, bundles: &[Bundle<'_>], checksum: Checksum) -> io
         message.msg_hdr.msg_iovlen = mine.len();
         (free, count) = (rest, count + 1);
     }
-    // SAFETY: the descriptor is open for as long as `socket` is borrowed. The first `count` headers, at most BUNDLES_MAX, point to parts of their own in
-    // `parts`, and each part to a word in `words`, or to a head or a frame that is borrowed, and has the length that the part says; the kernel reads
-    // them only, and all of them outlive the call.
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed. The first `count`
+    // headers, at most BUNDLES_MAX, point to parts of their own in `parts`, and each part to a word
+    // in `words`, or to a head or a frame that is borrowed, and has the length that the part says;
+    // the kernel reads them only, and all of them outlive the call.
     let sent = unsafe {
         libc::sendmmsg(socket.as_fd().as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
     };

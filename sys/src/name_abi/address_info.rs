@@ -6,11 +6,13 @@ use std::ffi::{CStr, CString};
 use std::net::IpAddr;
 use std::ptr::{null, null_mut};
 
-/// `EAI_NODATA` and `EAI_ADDRFAMILY` of netdb.h, which the `libc` crate leaves out for some targets.
+/// `EAI_NODATA` and `EAI_ADDRFAMILY` of netdb.h, which the `libc` crate leaves out for some
+/// targets.
 const EAI_NODATA: c_int = -5;
 /// The meaning of a null `hints` (getaddrinfo(3), NOTES).
 const DEFAULT_FLAGS: c_int = libc::AI_V4MAPPED | libc::AI_ADDRCONFIG;
-/// The flags that a [`Names`] is asked about. All others (`AI_NUMERICHOST`, `AI_IDN`, unknown ones) are for the C library.
+/// The flags that a [`Names`] is asked about. All others (`AI_NUMERICHOST`, `AI_IDN`, unknown ones)
+/// are for the C library.
 const OUR_FLAGS: c_int = libc::AI_PASSIVE
     | libc::AI_CANONNAME
     | libc::AI_V4MAPPED
@@ -29,8 +31,8 @@ struct Place {
 /// See getaddrinfo(3).
 ///
 /// # Safety
-/// The contract of getaddrinfo(3): `node`, `service` and `hints` are null or valid (the strings end with NUL), `found` is
-/// valid for writing.
+/// The contract of getaddrinfo(3): `node`, `service` and `hints` are null or valid (the strings end
+/// with NUL), `found` is valid for writing.
 pub unsafe fn getaddrinfo(
     names: &dyn Names,
     node: *const c_char,
@@ -81,8 +83,8 @@ unsafe fn try_ours(
         return None;
     }
     let flags = asked.flags;
-    // The C library knows services and protocols; a wrong one is an error before any name is looked up.
-    // SAFETY: null or a string, as the caller says.
+    // The C library knows services and protocols; a wrong one is an error before any name is looked
+    // up. SAFETY: null or a string, as the caller says.
     let places = unsafe { places(service, wished) };
     let places = match places {
         Ok(places) => places,
@@ -128,7 +130,8 @@ unsafe fn real(
     unsafe { function(node, service, hints, found) }
 }
 
-/// Asks the C library about a numeric address or about none, which takes no look-up; gives the list to `read`.
+/// Asks the C library about a numeric address or about none, which takes no look-up; gives the list
+/// to `read`.
 ///
 /// # Safety
 /// As [`getaddrinfo`], for `service`.
@@ -139,13 +142,15 @@ unsafe fn real_list<T>(
     read: impl FnOnce(&[&addrinfo]) -> T,
 ) -> Result<T, c_int> {
     let mut list: *mut addrinfo = null_mut();
-    // SAFETY: `node` and `hints` are borrowed, `service` is as the caller says, `list` lives across the call.
+    // SAFETY: `node` and `hints` are borrowed, `service` is as the caller says, `list` lives across
+    // the call.
     let code = unsafe { real(node.map_or(null(), CStr::as_ptr), service, hints, &raw mut list) };
     if code != 0 {
         return Err(code);
     }
     let mut entries = Vec::new();
-    // SAFETY: the list came from a successful call and is freed only below; each `ai_next` is null or valid until then.
+    // SAFETY: the list came from a successful call and is freed only below; each `ai_next` is null
+    // or valid until then.
     let mut next = unsafe { list.as_ref() };
     while let Some(entry) = next {
         entries.push(entry);
@@ -154,8 +159,8 @@ unsafe fn real_list<T>(
     }
     let result = read(&entries);
     if !list.is_null() {
-        // SAFETY: the list came from a successful call, and nothing borrows from it any more: `read` has returned a value
-        // that can't.
+        // SAFETY: the list came from a successful call, and nothing borrows from it any more:
+        // `read` has returned a value that can't.
         unsafe { libc::freeaddrinfo(list) };
     }
     Ok(result)
@@ -174,7 +179,8 @@ fn hints(flags: c_int, family: c_int) -> addrinfo {
     }
 }
 
-/// The sockets' types, protocols and ports for a service, as the C library has them for the unspecified address.
+/// The sockets' types, protocols and ports for a service, as the C library has them for the
+/// unspecified address.
 ///
 /// # Safety
 /// `service` is null or a string with a NUL.
@@ -205,8 +211,8 @@ fn place(entry: &addrinfo) -> Place {
     Place { socktype: entry.ai_socktype, protocol: entry.ai_protocol, port }
 }
 
-/// The family that is left where only configured ones are wanted; `None`: the one that is asked for is not configured.
-/// The C library knows: it refuses a numeric address of a family that is not.
+/// The family that is left where only configured ones are wanted; `None`: the one that is asked for
+/// is not configured. The C library knows: it refuses a numeric address of a family that is not.
 fn configured(family: c_int) -> Option<c_int> {
     let is_there = |node: &CStr| {
         let asked = hints(libc::AI_ADDRCONFIG | libc::AI_NUMERICHOST, family);
@@ -273,15 +279,18 @@ fn entry(address: IpAddr, place: Place, flags: c_int) -> Option<*mut addrinfo> {
         IpAddr::V4(_) => (libc::AF_INET, size_of::<sockaddr_in>()),
         IpAddr::V6(_) => (libc::AF_INET6, size_of::<sockaddr_in6>()),
     };
-    // SAFETY: the size is not zero; zeroed memory is a valid addrinfo and a valid address of either kind.
+    // SAFETY: the size is not zero; zeroed memory is a valid addrinfo and a valid address of either
+    // kind.
     let entry: *mut addrinfo = unsafe { libc::calloc(1, size_of::<addrinfo>() + length) }.cast();
     if entry.is_null() {
         return None;
     }
-    // SAFETY: one addrinfo further is within the allocation, and as aligned as an addrinfo, which is enough for addresses.
+    // SAFETY: one addrinfo further is within the allocation, and as aligned as an addrinfo, which
+    // is enough for addresses.
     let socket_address: *mut sockaddr = unsafe { entry.add(1) }.cast();
     match address {
-        // SAFETY: the allocation has room for this address behind the addrinfo, aligned, zeroed, and ours alone.
+        // SAFETY: the allocation has room for this address behind the addrinfo, aligned, zeroed,
+        // and ours alone.
         IpAddr::V4(address) => unsafe {
             let to = &mut *socket_address.cast::<sockaddr_in>();
             to.sin_family = libc::AF_INET as u16;

@@ -22,7 +22,8 @@ unsafe extern "C" {
 }
 
 fn set_h_errno(value: c_int) {
-    // SAFETY: the function returns the address of this thread's h_errno, always valid for storing an int.
+    // SAFETY: the function returns the address of this thread's h_errno, always valid for storing
+    // an int.
     unsafe { *__h_errno_location() = value };
 }
 
@@ -58,8 +59,9 @@ impl Into {
     }
 }
 
-/// This thread's result of the functions that are not reentrant. The C library has one for all threads; with one for each
-/// nothing is lost that is promised, and threads do not disturb each other.
+/// This thread's result of the functions that are not reentrant. The C library has one for all
+/// threads; with one for each nothing is lost that is promised, and threads do not disturb each
+/// other.
 struct Own {
     entry: hostent,
     buffer: Vec<u64>,
@@ -130,7 +132,8 @@ pub unsafe fn gethostbyaddr(
 /// See gethostbyname_r(3).
 ///
 /// # Safety
-/// The contract of gethostbyname_r(3): `name` is a string with a NUL, the parts of `into` are valid for writing.
+/// The contract of gethostbyname_r(3): `name` is a string with a NUL, the parts of `into` are valid
+/// for writing.
 pub unsafe fn gethostbyname_r(names: &dyn Names, name: *const c_char, into: Into) -> c_int {
     // SAFETY: the caller says so.
     match unsafe { ask_name(names, name, libc::AF_INET) } {
@@ -146,7 +149,8 @@ pub unsafe fn gethostbyname_r(names: &dyn Names, name: *const c_char, into: Into
 /// See gethostbyname2_r(3).
 ///
 /// # Safety
-/// The contract of gethostbyname2_r(3): `name` is a string with a NUL, the parts of `into` are valid for writing.
+/// The contract of gethostbyname2_r(3): `name` is a string with a NUL, the parts of `into` are
+/// valid for writing.
 pub unsafe fn gethostbyname2_r(names: &dyn Names, name: *const c_char, family: c_int, into: Into) -> c_int {
     // SAFETY: the caller says so.
     match unsafe { ask_name(names, name, family) } {
@@ -164,8 +168,8 @@ pub unsafe fn gethostbyname2_r(names: &dyn Names, name: *const c_char, family: c
 /// See gethostbyaddr_r(3).
 ///
 /// # Safety
-/// The contract of gethostbyaddr_r(3): `address` is valid for reading `length` bytes, the parts of `into` are valid for
-/// writing.
+/// The contract of gethostbyaddr_r(3): `address` is valid for reading `length` bytes, the parts of
+/// `into` are valid for writing.
 pub unsafe fn gethostbyaddr_r(
     names: &dyn Names,
     address: *const c_void,
@@ -244,8 +248,8 @@ fn keep(reply: Reply<Host>) -> *mut hostent {
         own.buffer.resize(words.max(own.buffer.len()), 0);
         let buffer: *mut c_char = own.buffer.as_mut_ptr().cast();
         let bytes = own.buffer.len() * size_of::<u64>();
-        // SAFETY: the buffer is so long and this thread's own; its next change is in the next call on this thread, which
-        // is as long as the result is promised to last.
+        // SAFETY: the buffer is so long and this thread's own; its next change is in the next call
+        // on this thread, which is as long as the result is promised to last.
         let filled = unsafe { fill(&host, buffer, bytes) };
         filled.map(|entry| {
             own.entry = entry;
@@ -319,8 +323,8 @@ fn needed(host: &Host) -> usize {
     pointers + host.addresses.len() * address_bytes(host) + names + host.name.len() + 1
 }
 
-/// Lays a host out in a buffer: both lists of pointers, then the addresses, then the names. `None`: it does not fit, or a
-/// name holds a NUL.
+/// Lays a host out in a buffer: both lists of pointers, then the addresses, then the names. `None`:
+/// it does not fit, or a name holds a NUL.
 ///
 /// # Safety
 /// `buffer` is valid for writing `length` bytes.
@@ -331,9 +335,10 @@ unsafe fn fill(host: &Host, buffer: *mut c_char, length: usize) -> Option<hosten
     }
     let width = address_bytes(host);
     let lists = (host.addresses.len() + 1 + host.aliases.len() + 1) * size_of::<*mut c_char>();
-    // SAFETY: everything below stays within `padding + needed(host)` bytes of the buffer, which was compared with its length:
-    // the lists take `lists` bytes, then each address `width` bytes, then each name its bytes and a NUL. The lists begin
-    // at an aligned address. Nothing of the buffer is borrowed, and what is copied from does not overlap with it.
+    // SAFETY: everything below stays within `padding + needed(host)` bytes of the buffer, which was
+    // compared with its length: the lists take `lists` bytes, then each address `width` bytes, then
+    // each name its bytes and a NUL. The lists begin at an aligned address. Nothing of the buffer
+    // is borrowed, and what is copied from does not overlap with it.
     unsafe {
         let start = buffer.add(padding);
         let addresses: *mut *mut c_char = start.cast();

@@ -1,8 +1,9 @@
 //! The C library's name look-ups, interposed: what a preloaded library exports in their place.
 //!
-//! The functions here have the C library's contracts and hand the decision to a [`Names`]. They have no C names: only a
-//! library that expands [`crate::interpose_names`] exports those, so nothing else that links this crate interposes
-//! anything. What a [`Names`] leaves to others goes on to the next library's function of the same name.
+//! The functions here have the C library's contracts and hand the decision to a [`Names`]. They
+//! have no C names: only a library that expands [`crate::interpose_names`] exports those, so
+//! nothing else that links this crate interposes anything. What a [`Names`] leaves to others goes
+//! on to the next library's function of the same name.
 
 mod address_info;
 mod fork;
@@ -76,7 +77,8 @@ pub struct Host {
     pub addresses: Vec<IpAddr>,
 }
 
-/// A resolver that stands in for the C library's. Called on any thread, also in the child of a fork.
+/// A resolver that stands in for the C library's. Called on any thread, also in the child of a
+/// fork.
 pub trait Names: Sync {
     /// `getaddrinfo` of a name.
     fn address_info(&self, node: &str, hints: Hints) -> Reply<AddressInfo>;
@@ -143,8 +145,9 @@ pub(crate) fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// Exports the C library's functions for name look-ups from the library that expands this, decided by a `static` that
-/// implements [`Names`](crate::name_abi::Names). To be expanded once, in a `cdylib`.
+/// Exports the C library's functions for name look-ups from the library that expands this, decided
+/// by a `static` that implements [`Names`](crate::name_abi::Names). To be expanded once, in a
+/// `cdylib`.
 #[macro_export]
 macro_rules! interpose_names {
     ($names:path) => {
@@ -158,7 +161,8 @@ macro_rules! interpose_names {
             hints: *const c::addrinfo,
             found: *mut *mut c::addrinfo,
         ) -> c::c_int {
-            // SAFETY: the caller keeps the contract of getaddrinfo(3), which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of getaddrinfo(3), which is what the callee
+            // asks for.
             unsafe { $crate::name_abi::getaddrinfo(&$names, node, service, hints, found) }
         }
 
@@ -174,21 +178,24 @@ macro_rules! interpose_names {
             flags: c::c_int,
         ) -> c::c_int {
             let (host, service) = ((host, host_len), (service, service_len));
-            // SAFETY: the caller keeps the contract of getnameinfo(3), which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of getnameinfo(3), which is what the callee
+            // asks for.
             unsafe { $crate::name_abi::getnameinfo(&$names, (address, address_len), host, service, flags) }
         }
 
         /// See gethostbyname(3).
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn gethostbyname(name: *const c::c_char) -> *mut c::hostent {
-            // SAFETY: the caller keeps the contract of gethostbyname(3), which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of gethostbyname(3), which is what the callee
+            // asks for.
             unsafe { $crate::name_abi::gethostbyname(&$names, name) }
         }
 
         /// See gethostbyname2(3).
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn gethostbyname2(name: *const c::c_char, family: c::c_int) -> *mut c::hostent {
-            // SAFETY: the caller keeps the contract of gethostbyname2(3), which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of gethostbyname2(3), which is what the callee
+            // asks for.
             unsafe { $crate::name_abi::gethostbyname2(&$names, name, family) }
         }
 
@@ -199,7 +206,8 @@ macro_rules! interpose_names {
             address_len: c::socklen_t,
             family: c::c_int,
         ) -> *mut c::hostent {
-            // SAFETY: the caller keeps the contract of gethostbyaddr(3), which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of gethostbyaddr(3), which is what the callee
+            // asks for.
             unsafe { $crate::name_abi::gethostbyaddr(&$names, address, address_len, family) }
         }
 
@@ -214,7 +222,8 @@ macro_rules! interpose_names {
             error: *mut c::c_int,
         ) -> c::c_int {
             let into = $crate::name_abi::Into::new(entry, buffer, buffer_len, found, error);
-            // SAFETY: the caller keeps the contract of gethostbyname_r(3), which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of gethostbyname_r(3), which is what the callee
+            // asks for.
             unsafe { $crate::name_abi::gethostbyname_r(&$names, name, into) }
         }
 
@@ -230,7 +239,8 @@ macro_rules! interpose_names {
             error: *mut c::c_int,
         ) -> c::c_int {
             let into = $crate::name_abi::Into::new(entry, buffer, buffer_len, found, error);
-            // SAFETY: the caller keeps the contract of gethostbyname2_r(3), which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of gethostbyname2_r(3), which is what the
+            // callee asks for.
             unsafe { $crate::name_abi::gethostbyname2_r(&$names, name, family, into) }
         }
 
@@ -247,7 +257,8 @@ macro_rules! interpose_names {
             error: *mut c::c_int,
         ) -> c::c_int {
             let into = $crate::name_abi::Into::new(entry, buffer, buffer_len, found, error);
-            // SAFETY: the caller keeps the contract of gethostbyaddr_r(3), which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of gethostbyaddr_r(3), which is what the callee
+            // asks for.
             unsafe { $crate::name_abi::gethostbyaddr_r(&$names, address, address_len, family, into) }
         }
     };

@@ -11,8 +11,8 @@ const OUR_FLAGS: c_int = libc::NI_NAMEREQD | libc::NI_NUMERICSERV | libc::NI_DGR
 /// See getnameinfo(3).
 ///
 /// # Safety
-/// The contract of getnameinfo(3): the address is valid for reading so many bytes, `host` and `service` are null or valid
-/// for writing so many.
+/// The contract of getnameinfo(3): the address is valid for reading so many bytes, `host` and
+/// `service` are null or valid for writing so many.
 pub unsafe fn getnameinfo(
     names: &dyn Names,
     (address, address_len): (*const sockaddr, socklen_t),
@@ -49,8 +49,8 @@ pub unsafe fn getnameinfo(
     if name.len() >= host_len as usize || name.contains('\0') {
         return libc::EAI_OVERFLOW;
     }
-    // SAFETY: the caller gives `host_len` bytes to write to, and the name with its NUL is no longer; a new String can't
-    // overlap with them.
+    // SAFETY: the caller gives `host_len` bytes to write to, and the name with its NUL is no
+    // longer; a new String can't overlap with them.
     unsafe {
         std::ptr::copy_nonoverlapping(name.as_ptr(), host.cast(), name.len());
         *host.add(name.len()) = 0;

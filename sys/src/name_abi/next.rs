@@ -13,8 +13,9 @@ macro_rules! next {
         pub fn $name() -> Option<$type> {
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             let address = find(&FOUND, $symbol)?;
-            // SAFETY: the address is that of the C library's function of this name, whose type this is, and a function's
-            // address is kept as a pointer is: what POSIX asks of systems with dlsym(3). Read as such.
+            // SAFETY: the address is that of the C library's function of this name, whose type this
+            // is, and a function's address is kept as a pointer is: what POSIX asks of systems with
+            // dlsym(3). Read as such.
             Some(unsafe { (&raw const address).cast::<$type>().read() })
         }
     };
@@ -23,7 +24,8 @@ macro_rules! next {
 fn find(found: &AtomicPtr<c_void>, symbol: &CStr) -> Option<*mut c_void> {
     let mut address = found.load(Ordering::Relaxed);
     if address.is_null() {
-        // SAFETY: the symbol ends with NUL; RTLD_NEXT asks for the library behind the one this code is in.
+        // SAFETY: the symbol ends with NUL; RTLD_NEXT asks for the library behind the one this code
+        // is in.
         address = unsafe { libc::dlsym(libc::RTLD_NEXT, symbol.as_ptr()) };
         found.store(address, Ordering::Relaxed);
     }

@@ -99,7 +99,8 @@ pub unsafe fn service_session(
 /// `tombolo_service_stream` and, with `exchange`, `tombolo_service_exchange` of the header.
 ///
 /// # Safety
-/// `name` and `verb` are each null or end with NUL; `options` is null, or begins with its size, and so many bytes of it can be read.
+/// `name` and `verb` are each null or end with NUL; `options` is null, or begins with its size, and
+/// so many bytes of it can be read.
 pub unsafe fn service_stream(
     services: &dyn Services,
     service: Handle,
@@ -140,7 +141,8 @@ pub unsafe fn service_next(
 /// `tombolo_service_answer` of the header.
 ///
 /// # Safety
-/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn service_answer(
     services: &dyn Services,
     service: Handle,
@@ -168,7 +170,8 @@ pub fn service_is_cancelled(services: &dyn Services, service: Handle, id: u64) -
 /// `tombolo_service_publish` of the header.
 ///
 /// # Safety
-/// `record` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+/// `record` is null with a length of 0, or valid for reading `length` bytes, which nobody writes
+/// meanwhile.
 pub unsafe fn service_publish(
     services: &dyn Services,
     service: Handle,

@@ -1,6 +1,7 @@
 //! Services for programs in other languages: the C functions of `include/tombolo/service.h`.
 //!
-//! As [`crate::channel_abi`], which has the errors: the header's contract is kept here, and the work is a [`Services`]'s.
+//! As [`crate::channel_abi`], which has the errors: the header's contract is kept here, and the
+//! work is a [`Services`]'s.
 
 mod export;
 mod names;
@@ -56,7 +57,8 @@ pub struct StreamOptions {
     pub reserved: [u64; 4],
 }
 
-/// A call of a consumer as C sees it: `struct tombolo_call`. Its pointers lead to memory of the library that stays until the call is answered.
+/// A call of a consumer as C sees it: `struct tombolo_call`. Its pointers lead to memory of the
+/// library that stays until the call is answered.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Call {
@@ -97,7 +99,8 @@ impl Call {
     pub const IOCTL: u32 = 3;
 }
 
-/// The implementation behind the C functions. Called from any thread, with handles and numbers that never existed: that is an error, and nothing else.
+/// The implementation behind the C functions. Called from any thread, with handles and numbers that
+/// never existed: that is an error, and nothing else.
 pub trait Services: Sync {
     /// `tombolo_service_new`.
     fn new_service(&self, name: &CStr) -> Outcome<Handle>;
@@ -136,7 +139,8 @@ pub(crate) unsafe fn options_at(options: *const StreamOptions) -> Outcome<Stream
         );
         return Err(Failure { errno: libc::EINVAL, text });
     }
-    // SAFETY: it has the size of this structure, all of which can be read; any bits are a value of it.
+    // SAFETY: it has the size of this structure, all of which can be read; any bits are a value of
+    // it.
     let read = unsafe { options.read_unaligned() };
     if read.reserved != [0; 4] {
         let text = "a reserved field of struct tombolo_stream_options is not zero".to_owned();

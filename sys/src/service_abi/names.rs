@@ -1,7 +1,8 @@
 //! The C names of the functions of [`super`].
 
-/// Exports the functions of `include/tombolo/service.h` from the library that expands this, done by a `static` that implements
-/// [`Services`](crate::service_abi::Services). To be expanded once, in a `cdylib`.
+/// Exports the functions of `include/tombolo/service.h` from the library that expands this, done by
+/// a `static` that implements [`Services`](crate::service_abi::Services). To be expanded once, in a
+/// `cdylib`.
 #[macro_export]
 macro_rules! export_services {
     ($services:path) => {
@@ -11,7 +12,8 @@ macro_rules! export_services {
         /// See `include/tombolo/service.h`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn tombolo_service_new(name: *const k::c_char) -> Handle {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_new(&$services, name) }
         }
 
@@ -22,7 +24,8 @@ macro_rules! export_services {
             name: *const k::c_char,
             verb: *const k::c_char,
         ) -> k::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_text(&$services, service, name, verb) }
         }
 
@@ -34,7 +37,8 @@ macro_rules! export_services {
             verb: *const k::c_char,
             flags: u32,
         ) -> k::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_control(&$services, service, name, verb, flags) }
         }
 
@@ -46,7 +50,8 @@ macro_rules! export_services {
             verb: *const k::c_char,
             flags: u32,
         ) -> k::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_session(&$services, service, name, verb, flags) }
         }
 
@@ -58,7 +63,8 @@ macro_rules! export_services {
             verb: *const k::c_char,
             options: *const abi::StreamOptions,
         ) -> k::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_stream(&$services, service, name, verb, options, false) }
         }
 
@@ -70,7 +76,8 @@ macro_rules! export_services {
             verb: *const k::c_char,
             options: *const abi::StreamOptions,
         ) -> k::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_stream(&$services, service, name, verb, options, true) }
         }
 
@@ -87,7 +94,8 @@ macro_rules! export_services {
             call: *mut abi::Call,
             timeout_ns: i64,
         ) -> k::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_next(&$services, service, call, timeout_ns) }
         }
 
@@ -99,7 +107,8 @@ macro_rules! export_services {
             bytes: *const k::c_void,
             length: k::size_t,
         ) -> k::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_answer(&$services, service, id, bytes, length) }
         }
 
@@ -123,7 +132,8 @@ macro_rules! export_services {
             record: *const k::c_void,
             length: k::size_t,
         ) -> k::c_int {
-            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks
+            // for.
             unsafe { abi::service_publish(&$services, service, file, record, length) }
         }
 

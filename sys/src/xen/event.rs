@@ -1,4 +1,5 @@
-//! Event channels: one bit of news between two domains, in both directions, and a descriptor that is readable when there is some.
+//! Event channels: one bit of news between two domains, in both directions, and a descriptor that
+//! is readable when there is some.
 
 use std::ffi::{CStr, c_ulong};
 use std::io;
@@ -17,8 +18,8 @@ const BIND_UNBOUND: c_ulong = request(b'E', 2, 4);
 /// `struct ioctl_evtchn_notify`: our port.
 const NOTIFY: c_ulong = request(b'E', 4, 4);
 
-/// Our end of an event channel, with a descriptor of its own. Unbound on drop: what the peer rings then goes nowhere, and nothing
-/// tells the peer (see [`crate::xen::grant::Notice`] for what does).
+/// Our end of an event channel, with a descriptor of its own. Unbound on drop: what the peer rings
+/// then goes nowhere, and nothing tells the peer (see [`crate::xen::grant::Notice`] for what does).
 #[derive(Debug)]
 pub struct Port {
     device: OwnedFd,
@@ -29,8 +30,8 @@ impl Port {
     /// Makes one that domain `peer` alone may bind to.
     ///
     /// # Errors
-    /// `NotFound` where there is no `/dev/xen/evtchn` (no Xen, or the module `xen-evtchn` is not loaded); the hypervisor's, such as
-    /// `ENOSPC` when this domain has no port left.
+    /// `NotFound` where there is no `/dev/xen/evtchn` (no Xen, or the module `xen-evtchn` is not
+    /// loaded); the hypervisor's, such as `ENOSPC` when this domain has no port left.
     pub fn offer(peer: u16) -> io::Result<Port> {
         let device = open(DEVICE)?;
         let mut domain = u32::from(peer);
@@ -39,10 +40,12 @@ impl Port {
         Ok(Port { device, number })
     }
 
-    /// Binds to port `theirs` that domain `peer` has made for us. Both sides hear one ring for nothing when that is done.
+    /// Binds to port `theirs` that domain `peer` has made for us. Both sides hear one ring for
+    /// nothing when that is done.
     ///
     /// # Errors
-    /// As [`Port::offer`], and `EINVAL` where the peer has no such port, or not for us, or it is bound already.
+    /// As [`Port::offer`], and `EINVAL` where the peer has no such port, or not for us, or it is
+    /// bound already.
     pub fn bind(peer: u16, theirs: u32) -> io::Result<Port> {
         let device = open(DEVICE)?;
         let mut words = [u32::from(peer), theirs];
@@ -57,7 +60,8 @@ impl Port {
         self.number
     }
 
-    /// Rings the peer. Never blocks; rings that were not heard yet become one. Where nobody is bound it goes nowhere.
+    /// Rings the peer. Never blocks; rings that were not heard yet become one. Where nobody is
+    /// bound it goes nowhere.
     ///
     /// # Errors
     /// Those of the hypervisor, which for a port of ours has none.
@@ -67,8 +71,9 @@ impl Port {
         unsafe { ask(&self.device, NOTIFY, ptr::from_mut(&mut port).cast()) }.map(|_zero| ())
     }
 
-    /// Takes the rings off, and says whether there were any. Never blocks. Until then the kernel holds back further ones, so that a peer that
-    /// rings all the time costs us one interrupt for each time that we look.
+    /// Takes the rings off, and says whether there were any. Never blocks. Until then the kernel
+    /// holds back further ones, so that a peer that rings all the time costs us one interrupt for
+    /// each time that we look.
     ///
     /// # Errors
     /// Those of the driver.

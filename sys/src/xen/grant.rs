@@ -16,16 +16,19 @@ pub const PAGE_BYTES: usize = 4096;
 const ALLOC_DEVICE: &CStr = c"/dev/xen/gntalloc";
 const MAP_DEVICE: &CStr = c"/dev/xen/gntdev";
 
-/// `struct ioctl_gntalloc_alloc_gref`: domain and flags (16 bits each), count (32), the index that comes back (64), one reference
-/// (32) and padding; further references follow in place of the padding.
+/// `struct ioctl_gntalloc_alloc_gref`: domain and flags (16 bits each), count (32), the index that
+/// comes back (64), one reference (32) and padding; further references follow in place of the
+/// padding.
 const ALLOC: c_ulong = request(b'G', 5, 24);
 const ALLOC_REFERENCES: usize = 16;
 const FLAG_WRITABLE: u32 = 1;
-/// `struct ioctl_gntdev_map_grant_ref`: count and padding (32 bits each), the index that comes back (64), then for each page the
-/// domain and the reference (32 bits each), of which the size that goes into the request counts one.
+/// `struct ioctl_gntdev_map_grant_ref`: count and padding (32 bits each), the index that comes back
+/// (64), then for each page the domain and the reference (32 bits each), of which the size that
+/// goes into the request counts one.
 const MAP: c_ulong = request(b'G', 0, 24);
 const MAP_GRANTS: usize = 16;
-/// The same number and structure in both drivers: the byte's index (64 bits), what to do and the port (32 bits each).
+/// The same number and structure in both drivers: the byte's index (64 bits), what to do and the
+/// port (32 bits each).
 const NOTICE: c_ulong = request(b'G', 7, 16);
 const NOTICE_BYTES: usize = 16;
 const CLEAR_BYTE: u32 = 1;
@@ -41,7 +44,8 @@ pub struct Notice<'p> {
     pub port: &'p Port,
 }
 
-/// Pages of ours that one other domain may map, as long as this or a mapping of them is there. As long as the peer has one mapped the kernel keeps it, also when we are gone.
+/// Pages of ours that one other domain may map, as long as this or a mapping of them is there. As
+/// long as the peer has one mapped the kernel keeps it, also when we are gone.
 #[derive(Debug)]
 pub struct Memory {
     device: OwnedFd,
@@ -53,7 +57,8 @@ impl Memory {
     /// Memory of no pages, for domain `peer`.
     ///
     /// # Errors
-    /// `NotFound` where there is no `/dev/xen/gntalloc` (no Xen, or the module `xen-gntalloc` is not loaded).
+    /// `NotFound` where there is no `/dev/xen/gntalloc` (no Xen, or the module `xen-gntalloc` is
+    /// not loaded).
     pub fn new(peer: u16) -> io::Result<Self> {
         Ok(Self { device: open(ALLOC_DEVICE)?, peer, references: Vec::new() })
     }
@@ -67,15 +72,18 @@ impl Memory {
     /// Grants so many new pages behind those that are there, zero, readable and writable.
     ///
     /// # Errors
-    /// `ENOSPC` beyond the parameter `limit` of `xen-gntalloc` (1,024 pages of all programs); `ENOMEM`.
+    /// `ENOSPC` beyond the parameter `limit` of `xen-gntalloc` (1,024 pages of all programs);
+    /// `ENOMEM`.
     pub fn grow(&mut self, pages: usize) -> io::Result<()> {
         let count = u32::try_from(pages).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut words = words(ALLOC_REFERENCES, pages, 1)?;
         put_u32(&mut words, 0, u32::from(self.peer) | (FLAG_WRITABLE << 16));
         put_u32(&mut words, 4, count);
-        // SAFETY: the driver copies the fixed part in, and it and `count` references of four bytes out: `words` has room for them.
+        // SAFETY: the driver copies the fixed part in, and it and `count` references of four bytes
+        // out: `words` has room for them.
         unsafe { ask(&self.device, ALLOC, words.as_mut_ptr().cast()) }?;
-        // The driver counts on from one grant of a descriptor to the next, also where it refuses one.
+        // The driver counts on from one grant of a descriptor to the next, also where it refuses
+        // one.
         if get_u64(&words, 8) != self.index(self.references.len()) {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -91,7 +99,8 @@ impl Memory {
         Region::map_at(&self.device, self.index(first), pages * PAGE_BYTES)
     }
 
-    /// Has the kernel clear a byte of a page when nothing keeps the page any more, and ring by a port; `None`: it does nothing then.
+    /// Has the kernel clear a byte of a page when nothing keeps the page any more, and ring by a
+    /// port; `None`: it does nothing then.
     ///
     /// # Errors
     /// The driver's.
@@ -111,8 +120,9 @@ impl Memory {
 /// Maps what domain `peer` has granted by `references`, in this order, one page after the other.
 ///
 /// # Errors
-/// `NotFound` where there is no `/dev/xen/gntdev` (no Xen, or the module `xen-gntdev` is not loaded); `InvalidInput` for no
-/// references; those of mmap(2), such as `EINVAL` for a reference that is not (or no longer) for us.
+/// `NotFound` where there is no `/dev/xen/gntdev` (no Xen, or the module `xen-gntdev` is not
+/// loaded); `InvalidInput` for no references; those of mmap(2), such as `EINVAL` for a reference
+/// that is not (or no longer) for us.
 pub fn map(peer: u16, references: &[u32], notice: Option<Notice<'_>>) -> io::Result<Region> {
     let device = open(MAP_DEVICE)?;
     let mut words = words(MAP_GRANTS, references.len(), 2)?;
@@ -122,8 +132,8 @@ pub fn map(peer: u16, references: &[u32], notice: Option<Notice<'_>>) -> io::Res
         put_u32(&mut words, MAP_GRANTS + 8 * page, u32::from(peer));
         put_u32(&mut words, MAP_GRANTS + 8 * page + 4, reference);
     }
-    // SAFETY: the driver copies the fixed part and `count` pairs of four-byte words in, which `words` holds, and the fixed part
-    // out.
+    // SAFETY: the driver copies the fixed part and `count` pairs of four-byte words in, which
+    // `words` holds, and the fixed part out.
     unsafe { ask(&device, MAP, words.as_mut_ptr().cast()) }?;
     let index = get_u64(&words, 8);
     let region = Region::map_at(&device, index, references.len() * PAGE_BYTES)?;
@@ -153,8 +163,8 @@ fn ask_notice(device: &impl std::os::fd::AsFd, byte: u64, act: u32, port: u32) -
     unsafe { ask(device, NOTICE, ptr::from_mut(words.as_mut_slice()).cast()) }.map(|_zero| ())
 }
 
-/// Zeroed room for a structure of `fixed` bytes with `count` elements of `each` words of four bytes behind; in words of eight, as
-/// the structures are aligned.
+/// Zeroed room for a structure of `fixed` bytes with `count` elements of `each` words of four bytes
+/// behind; in words of eight, as the structures are aligned.
 fn words(fixed: usize, count: usize, each: usize) -> io::Result<Vec<u64>> {
     // The kernel's own bounds are far below; this one keeps the sums from overflowing.
     if count > u16::MAX.into() {
@@ -174,7 +184,8 @@ fn get_u64(words: &[u64], offset: usize) -> u64 {
     words.get(offset / 8).copied().unwrap_or(0)
 }
 
-/// Xen's domains are little-endian machines with Tombolo's bytes in between: the low half comes first.
+/// Xen's domains are little-endian machines with Tombolo's bytes in between: the low half comes
+/// first.
 fn put_u32(words: &mut [u64], offset: usize, value: u32) {
     let shift = 8 * (offset % 8);
     if let Some(word) = words.get_mut(offset / 8) {

@@ -14,7 +14,8 @@ pub struct Hello {
     pub program: String,
     /// The guest's kernel.
     pub kernel: String,
-    /// Whether programs of the guest hear a peer by interrupts; if not, the node says [`super::Message::Ring`].
+    /// Whether programs of the guest hear a peer by interrupts; if not, the node says
+    /// [`super::Message::Ring`].
     pub interrupts: bool,
 }
 
@@ -275,7 +276,8 @@ pub struct Close {
 pub struct End {
     /// The node's number of the channel.
     pub channel: u32,
-    /// Where its PCI device is: device and function of the port on bus 0, then those behind it (`1c.3/00.0`).
+    /// Where its PCI device is: device and function of the port on bus 0, then those behind it
+    /// (`1c.3/00.0`).
     pub device: String,
     /// The end: 0 or 1.
     pub side: u8,
@@ -301,6 +303,7 @@ pub(super) fn read<T: serde::de::DeserializeOwned>(kind: u8, payload: &[u8]) -> 
 }
 
 pub(super) fn write<T: Serialize>(said: &T) -> Vec<u8> {
-    // Our types have string keys and no sums of maps: there is no way in which they can't be written.
+    // Our types have string keys and no sums of maps: there is no way in which they can't be
+    // written.
     serde_json::to_vec(said).unwrap_or_default()
 }

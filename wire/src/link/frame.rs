@@ -5,8 +5,8 @@ use super::{
     RANGES_MAX, STATE_BYTES, kind, length_of, size, u16_at, u32_at, u64_at,
 };
 
-/// A pair of endpoints on a link: a place in the table of who opened it, and which one in that place it is. No two pairs of an
-/// association are the same.
+/// A pair of endpoints on a link: a place in the table of who opened it, and which one in that
+/// place it is. No two pairs of an association are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair {
     /// The place; its lowest bit is the side that opened the pair.

@@ -1,4 +1,5 @@
-//! The bytes of links: what is written comes back, what is broken has its name, and no bytes do harm.
+//! The bytes of links: what is written comes back, what is broken has its name, and no bytes do
+//! harm.
 
 use super::frame::put;
 use super::*;

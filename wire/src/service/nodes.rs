@@ -1,4 +1,5 @@
-//! Trees of a service: what its nodes are numbered by, and the bytes of what is said of them. Little endian.
+//! Trees of a service: what its nodes are numbered by, and the bytes of what is said of them.
+//! Little endian.
 
 use super::{
     Behaviour, CHANGE_BYTES, DecodeError, ENTRY_BYTES, LIST_BYTES, MAX_NAME_BYTES, NODE_BYTES, RANGE_BYTES,
@@ -31,8 +32,9 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// One node of a tree, as stat(2) shows it. 48 bytes: number 0, behaviour 4, flags 5, mode 6 (2 bytes), links 8, reserved
-/// 12, size 16, seconds of its last change 24, nanoseconds 32, user 36, group 40, reserved 44.
+/// One node of a tree, as stat(2) shows it. 48 bytes: number 0, behaviour 4, flags 5, mode 6 (2
+/// bytes), links 8, reserved 12, size 16, seconds of its last change 24, nanoseconds 32, user 36,
+/// group 40, reserved 44.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
     /// By which it is known; never another node's while anybody may know it. Made by [`below`].
@@ -133,7 +135,8 @@ impl Node {
     }
 }
 
-/// Whether bytes can be the name of a node: not empty, not too long, no `/`, no NUL, neither `.` nor `..`.
+/// Whether bytes can be the name of a node: not empty, not too long, no `/`, no NUL, neither `.`
+/// nor `..`.
 fn is_name(name: &[u8]) -> bool {
     let dots = name == b"." || name == b"..";
     !name.is_empty() && name.len() <= MAX_NAME_BYTES && !dots && !name.iter().any(|&b| b == b'/' || b == 0)
@@ -175,7 +178,8 @@ impl List {
 pub struct Entry<'a> {
     /// The node.
     pub node: Node,
-    /// Where a listing goes on after it: grows, is never 0, and means the same as long as the node is there.
+    /// Where a listing goes on after it: grows, is never 0, and means the same as long as the node
+    /// is there.
     pub place: u64,
     /// Its name.
     pub name: &'a [u8],
@@ -234,8 +238,8 @@ pub enum Operation {
     Link = 6,
 }
 
-/// A change of a folder. 20 bytes: operation 0, reserved 1, length of the first name 2 (2 bytes), mode 4, other node 8, user
-/// 12, group 16; then the name, and for `Rename` the new name.
+/// A change of a folder. 20 bytes: operation 0, reserved 1, length of the first name 2 (2 bytes),
+/// mode 4, other node 8, user 12, group 16; then the name, and for `Rename` the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<'a> {
     /// The operation.
@@ -336,8 +340,8 @@ pub fn offset_of(payload: &[u8]) -> Result<(u64, &[u8]), DecodeError> {
     Ok((offset, data))
 }
 
-/// Attributes to be changed; what is `None` stays. 32 bytes: which 0 (bits: size 1, mode 2, time 4), mode 4, size 8, seconds
-/// 16, nanoseconds 24, reserved 28.
+/// Attributes to be changed; what is `None` stays. 32 bytes: which 0 (bits: size 1, mode 2, time
+/// 4), mode 4, size 8, seconds 16, nanoseconds 24, reserved 28.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The size: a file is cut, or filled up with zeros.

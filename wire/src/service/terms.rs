@@ -1,4 +1,5 @@
-//! A server's answer to the opening of a stream: how much of it the reader takes ahead, and whether writes wait.
+//! A server's answer to the opening of a stream: how much of it the reader takes ahead, and whether
+//! writes wait.
 
 use super::{DecodeError, TERMS_BYTES};
 
@@ -8,8 +9,8 @@ const WRITES_WAIT: u32 = 1;
 /// The terms of an open stream. 8 bytes: window 0, flags 4 (writes wait 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Bytes of records, their overhead included, that the reader holds and has given credit for at once; it may take
-    /// less. 0: it gives credit for one record, when somebody reads or polls.
+    /// Bytes of records, their overhead included, that the reader holds and has given credit for at
+    /// once; it may take less. 0: it gives credit for one record, when somebody reads or polls.
     pub window: u32,
     /// Whether a write returns when its record was answered, with the errno of the answer.
     pub writes_wait: bool,

@@ -3,8 +3,9 @@
 /// The bytes of one structure.
 pub type Bytes = Vec<u8>;
 
-/// Reads and writes fields of a structure in host order, which V4L2 has. A field that is not all within the bytes reads as 0, and writing it
-/// changes nothing: whoever has checked the length meets neither.
+/// Reads and writes fields of a structure in host order, which V4L2 has. A field that is not all
+/// within the bytes reads as 0, and writing it changes nothing: whoever has checked the length
+/// meets neither.
 pub trait Fields {
     /// The 4 bytes at `offset` as a number.
     fn word(&self, offset: usize) -> u32;

@@ -1,4 +1,5 @@
-//! The tables of `docs/performance.md`: behind the goal of each promise one column for each machine.
+//! The tables of `docs/performance.md`: behind the goal of each promise one column for each
+//! machine.
 
 use super::{Figure, newest};
 use std::collections::BTreeMap;

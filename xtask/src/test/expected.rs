@@ -1,5 +1,5 @@
-//! The demands on a full run beyond that nothing fails: each test that a guarantee names ran, nothing was skipped but what is expected, and no test is
-//! unsteady twice within two weeks.
+//! The demands on a full run beyond that nothing fails: each test that a guarantee names ran,
+//! nothing was skipped but what is expected, and no test is unsteady twice within two weeks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -33,7 +33,8 @@ fn unexpected_of(list: &str, skips: &[String]) -> Vec<String> {
     unexpected.map(|skip| format!("{skip} (not in {SKIPS})")).collect()
 }
 
-/// Enters unsteady tests, as `PROGRAM: TEST`, into the ledger. Those that were unsteady not long ago are returned.
+/// Enters unsteady tests, as `PROGRAM: TEST`, into the ledger. Those that were unsteady not long
+/// ago are returned.
 pub fn unsteady_again(root: &Path, tests: &[String]) -> std::io::Result<Vec<String>> {
     if tests.is_empty() {
         return Ok(Vec::new());
@@ -46,7 +47,8 @@ pub fn unsteady_again(root: &Path, tests: &[String]) -> std::io::Result<Vec<Stri
     Ok(again)
 }
 
-/// The ledger with these tests in it, and those that were in it already. `today` counts days from 1970 on.
+/// The ledger with these tests in it, and those that were in it already. `today` counts days from
+/// 1970 on.
 fn entered(ledger: &str, tests: &[String], today: u64) -> (String, Vec<String>) {
     let mut text = String::new();
     let mut again = Vec::new();
@@ -78,7 +80,8 @@ fn entered(ledger: &str, tests: &[String], today: u64) -> (String, Vec<String>) 
     (text, again)
 }
 
-/// Days from 1970 on to a date of the Gregorian calendar (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Days from 1970 on to a date of the Gregorian calendar (Hinnant, "chrono-Compatible Low-Level
+/// Date Algorithms").
 fn day_of(date: &str) -> Option<u64> {
     let mut parts = date.split('-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);

@@ -1,7 +1,9 @@
-//! The bounded fuzz: each target of `fuzz/` over its corpus and then some seconds further, under AddressSanitizer.
+//! The bounded fuzz: each target of `fuzz/` over its corpus and then some seconds further, under
+//! AddressSanitizer.
 //!
-//! Built with the stable compiler: the sanitizer and the coverage are switched on by flags that only `RUSTC_BOOTSTRAP`
-//! allows, so that nobody needs a nightly toolchain. `cargo fuzz run TARGET` works as well, where one is.
+//! Built with the stable compiler: the sanitizer and the coverage are switched on by flags that
+//! only `RUSTC_BOOTSTRAP` allows, so that nobody needs a nightly toolchain. `cargo fuzz run TARGET`
+//! works as well, where one is.
 
 use super::programs::cargo;
 use super::tally::Tally;
@@ -19,7 +21,8 @@ const TIMEOUT_SECONDS: u64 = 25;
 const MEMORY_MIB: u64 = 2048;
 /// Longest input: a few hundred steps of a script.
 const INPUT_BYTES: u64 = 600;
-/// Targets at once. Half of a processor each would do for some, but two threads of one target want two.
+/// Targets at once. Half of a processor each would do for some, but two threads of one target want
+/// two.
 const LANES: usize = 2;
 
 /// The flags that `cargo fuzz` passes to the compiler, and overflow checks.
@@ -35,7 +38,8 @@ const RUSTFLAGS: [&str; 9] = [
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
 
-/// The platform that is built for. Naming it keeps the flags off build scripts and macros, which run here and now.
+/// The platform that is built for. Naming it keeps the flags off build scripts and macros, which
+/// run here and now.
 const PLATFORM: &str =
     if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
 

@@ -1,4 +1,5 @@
-//! The test run: the checks, one build of everything, the test programs two at a time, the fuzz corpus; then one honest line.
+//! The test run: the checks, one build of everything, the test programs two at a time, the fuzz
+//! corpus; then one honest line.
 
 mod affected;
 mod expected;
@@ -19,12 +20,14 @@ use std::time::{Duration, Instant};
 use tally::Tally;
 use times::Times;
 
-/// How long the test programs have together. A run that hangs ends with its tally before CI, which has 90 minutes, ends it.
+/// How long the test programs have together. A run that hangs ends with its tally before CI, which
+/// has 90 minutes, ends it.
 const PROGRAMS_TIMEOUT: Duration = Duration::from_secs(62 * 60);
 /// The same for the long run, which nobody waits for at a keyboard.
 const LONG_TIMEOUT: Duration = Duration::from_secs(5 * 60 * 60);
 
-/// Packages that only a bench builds, because they take minutes and no test of ours is in need of them.
+/// Packages that only a bench builds, because they take minutes and no test of ours is in need of
+/// them.
 const ONLY_FOR_BENCHES: [&str; 2] = ["middleware", "peers"];
 /// Packages whose tests boot machines for minutes.
 const ONLY_LONG: [&str; 1] = ["xen_bed"];
@@ -62,8 +65,9 @@ const LONGER: [Longer; 8] = [
 ];
 /// Has skips that nobody expects, and proofs that did not run, fail a full run: CI sets it.
 const STRICT_VARIABLE: &str = "TOMBOLO_STRICT";
-/// Has the lints of a full run looked at while its programs are compiled, not in a pass of their own: for CI, which compiles everything once. Who goes on with
-/// `cargo test` afterwards would compile our packages once more, because cargo keeps what another compiler made apart.
+/// Has the lints of a full run looked at while its programs are compiled, not in a pass of their
+/// own: for CI, which compiles everything once. Who goes on with `cargo test` afterwards would
+/// compile our packages once more, because cargo keeps what another compiler made apart.
 const LINT_VARIABLE: &str = "TOMBOLO_LINT_IN_BUILD";
 
 /// A program of which the long run asks for more.
@@ -78,7 +82,8 @@ struct Longer {
 
 /// How long the long run fuzzes each target, in seconds, where nobody asks for another time.
 const LONG_FUZZ_SECONDS: u64 = 120;
-/// The checker of dependencies, below the folder that cargo builds in, where `scripts/deny` has built it.
+/// The checker of dependencies, below the folder that cargo builds in, where `scripts/deny` has
+/// built it.
 const DENY_PROGRAM: &str = "tools/bin/cargo-deny";
 
 /// How much to run.
@@ -219,7 +224,8 @@ impl Bed<'_> {
         println!("{}", self.tally.summary());
     }
 
-    /// Formatting, tidy, lints; licences and sources where their checker is there or is to be built.
+    /// Formatting, tidy, lints; licences and sources where their checker is there or is to be
+    /// built.
     fn checks(&mut self, build_deny: bool) {
         announce("tidy");
         let Self { root, tally, times, .. } = self;
@@ -264,8 +270,8 @@ impl Bed<'_> {
         }
     }
 
-    /// Builds all test programs, with one set of features whatever is asked for: cargo unites those of the packages that it
-    /// is asked for, and another set would build everything again.
+    /// Builds all test programs, with one set of features whatever is asked for: cargo unites those
+    /// of the packages that it is asked for, and another set would build everything again.
     fn build(&mut self, arguments: &[&str]) -> Vec<Program> {
         let narrow = arguments.contains(&"--package");
         let mut all = vec!["test", "--no-run"];
@@ -298,8 +304,8 @@ impl Bed<'_> {
         }
     }
 
-    /// Builds what the end-to-end tests start, as a release is built but for its speed: `tombolo` is static, so that it runs
-    /// inside of any domain.
+    /// Builds what the end-to-end tests start, as a release is built but for its speed: `tombolo`
+    /// is static, so that it runs inside of any domain.
     fn product(&mut self) {
         let arguments = [
             "rustc",
@@ -324,7 +330,8 @@ impl Bed<'_> {
                 "preload",
                 "--package",
                 "libtombolo",
-                // It has no library, but so its features hold here, too, and nothing is built again.
+                // It has no library, but so its features hold here, too, and nothing is built
+                // again.
                 "--package",
                 TOMBOLO,
                 "--features",
@@ -343,7 +350,8 @@ impl Bed<'_> {
         }
     }
 
-    /// The folder of what the tests start: nothing in it can be older than the sources, because each run makes it anew.
+    /// The folder of what the tests start: nothing in it can be older than the sources, because
+    /// each run makes it anew.
     fn product_folder(&self) -> PathBuf {
         self.target.join("product")
     }
@@ -452,10 +460,12 @@ impl Bed<'_> {
 
 /// The program that everything is about.
 const TOMBOLO: &str = "tombolo";
-/// Its feature that gives other people's packages the features that they have in the test programs, so that they are built once for both.
+/// Its feature that gives other people's packages the features that they have in the test programs,
+/// so that they are built once for both.
 const SHARED: &str = "tests";
 
-/// The variables that have cargo compile our packages by clippy, which is the compiler and its lints, and fail where one of them complains.
+/// The variables that have cargo compile our packages by clippy, which is the compiler and its
+/// lints, and fail where one of them complains.
 fn linter() -> BTreeMap<&'static str, String> {
     let beside_cargo = |cargo: std::ffi::OsString| Path::new(&cargo).with_file_name("clippy-driver");
     let there = std::env::var_os("CARGO").map(beside_cargo).filter(|driver| driver.is_file());

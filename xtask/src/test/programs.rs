@@ -1,7 +1,8 @@
 //! The test programs: one build of them all, and the queue from which they run, two at a time.
 //!
-//! Cargo would run one program after the other. Most of ours wait for processes and clocks, so two at a time cost no more
-//! time than one. A program that measures time runs alone, when the others have ended.
+//! Cargo would run one program after the other. Most of ours wait for processes and clocks, so two
+//! at a time cost no more time than one. A program that measures time runs alone, when the others
+//! have ended.
 
 use super::tally::{self, Tally};
 use super::times::{self, Times};
@@ -15,13 +16,15 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Programs that run at the same time: one for each processor of the smallest machine that is supported.
+/// Programs that run at the same time: one for each processor of the smallest machine that is
+/// supported.
 const LANES: usize = 2;
 
 /// How many tests may fail and be tried once more. Where more of them fail, it is no accident.
 const MAX_REPEATED: usize = 6;
 
-/// Programs whose verdicts depend on who else has the processors. They run one at a time, after the others.
+/// Programs whose verdicts depend on who else has the processors. They run one at a time, after the
+/// others.
 const ALONE: [(&str, &str); 9] = [
     ("bench", "*"),
     ("campaign", "plans"),
@@ -34,12 +37,14 @@ const ALONE: [(&str, &str); 9] = [
     ("xen_bed", "*"),
 ];
 
-/// Programs of which another number of tests runs at the same time than there are processors: most tests of the one wait for machines, leases
-/// and daemons; those of the other measure what a siege does to whoever is beside it.
+/// Programs of which another number of tests runs at the same time than there are processors: most
+/// tests of the one wait for machines, leases and daemons; those of the other measure what a siege
+/// does to whoever is beside it.
 const OTHER_THREADS: [(&str, &str, &str); 2] =
     [("e2e", "all", "--test-threads=4"), ("e2e", "long", "--test-threads=1")];
 
-/// Programs that run longest of those that share the processors: they start first, so that nobody waits for one at the end.
+/// Programs that run longest of those that share the processors: they start first, so that nobody
+/// waits for one at the end.
 const FIRST: [(&str, &str); 4] = [("machine", "*"), ("domain", "*"), ("registry", "*"), ("conformance", "*")];
 
 /// A program that cargo built.
@@ -89,8 +94,9 @@ pub struct Built {
     pub succeeded: bool,
 }
 
-/// Cargo, without what the cargo that runs us says of this package: build scripts read some of it, and would run again, and all
-/// that depends on them be built again, whenever a person had called cargo meanwhile.
+/// Cargo, without what the cargo that runs us says of this package: build scripts read some of it,
+/// and would run again, and all that depends on them be built again, whenever a person had called
+/// cargo meanwhile.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let of_package = ["CARGO_MANIFEST_", "CARGO_PKG_"];
@@ -216,8 +222,8 @@ fn run_lanes<'a>(programs: Vec<&'a Program>, lanes: usize, how: &Run<'_>) -> Vec
     outcomes.into_inner().unwrap_or_default()
 }
 
-/// Tests that failed run once more, one at a time: on a machine that others use as well, a test that passes then is told
-/// apart from one that never does.
+/// Tests that failed run once more, one at a time: on a machine that others use as well, a test
+/// that passes then is told apart from one that never does.
 fn repeat(outcomes: &mut [Outcome<'_>], how: &Run<'_>) {
     let failed: usize = outcomes.iter().map(|outcome| outcome.counted.named_failures().len()).sum();
     if failed > MAX_REPEATED {

@@ -1,5 +1,6 @@
-//! The product that tests start has all packages with the features that they have in the test programs: cargo builds a package once more for
-//! each set of features, and whatever depends on it, which would be the whole product.
+//! The product that tests start has all packages with the features that they have in the test
+//! programs: cargo builds a package once more for each set of features, and whatever depends on it,
+//! which would be the whole product.
 
 use super::{SHARED, TOMBOLO, excluded};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,7 @@
-//! Counting what `cargo test` printed. A test that says `skipped: REASON` did not pass; a test program that died without
-//! its last word failed; a step that failed without a failed test counts as one failure. A test that failed and passed
-//! when it was run once more counts as passed, and is named as unsteady with what it said when it failed.
+//! Counting what `cargo test` printed. A test that says `skipped: REASON` did not pass; a test
+//! program that died without its last word failed; a step that failed without a failed test counts
+//! as one failure. A test that failed and passed when it was run once more counts as passed, and is
+//! named as unsteady with what it said when it failed.
 
 use crate::tidy::OTHER_PROCESS;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,7 +107,8 @@ impl Step {
         if all_named { self.failed.clone() } else { Vec::new() }
     }
 
-    /// Takes in how those that failed did when they ran again. One name in two programs is two tests, and both have to pass.
+    /// Takes in how those that failed did when they ran again. One name in two programs is two
+    /// tests, and both have to pass.
     pub fn repeated(&mut self, again: &Step) {
         let passed = |name: &String| again.passed.contains(name) && !again.failed.contains(name);
         let (unsteady, failed) = std::mem::take(&mut self.failed).into_iter().partition(passed);
@@ -250,8 +252,9 @@ impl Tally {
         below(root, &self.ran)
     }
 
-    /// Writes down which tests ran and passed, one a line: folder, test. Those that this machine can't run stand beside them: that they are
-    /// skipped is told elsewhere, and is no fault of a page.
+    /// Writes down which tests ran and passed, one a line: folder, test. Those that this machine
+    /// can't run stand beside them: that they are skipped is told elsewhere, and is no fault of a
+    /// page.
     pub fn keep_ran(&self, root: &Path, file: &Path) -> std::io::Result<()> {
         let mut text = String::new();
         for (folder, test) in self.ran(root).union(&below(root, &self.excused)) {

@@ -1,4 +1,5 @@
-//! Where the time of a run goes: its steps, programs and tests. Shown at the end, kept in `times.tsv` beside the logs.
+//! Where the time of a run goes: its steps, programs and tests. Shown at the end, kept in
+//! `times.tsv` beside the logs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -98,7 +99,8 @@ impl Ticks {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Reads the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal.
+    /// Reads the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq,
+    /// softirq, steal.
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks = line.split_whitespace().take(8).map(str::parse).collect::<Result<Vec<u64>, _>>().ok()?;

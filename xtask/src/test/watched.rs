@@ -1,5 +1,5 @@
-//! A command whose output is read line by line, and who is ended when it says nothing any more: a test that hangs fails,
-//! with its name, and does not keep the run from ending.
+//! A command whose output is read line by line, and who is ended when it says nothing any more: a
+//! test that hangs fails, with its name, and does not keep the run from ending.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{BufRead, BufReader, Read};
@@ -8,7 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Longest silence of a step. Lints of a cold build say nothing for some minutes; no test is silent for so long.
+/// Longest silence of a step. Lints of a cold build say nothing for some minutes; no test is silent
+/// for so long.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 /// The time that output is listened to after the end: a process that a step left behind may hold it
 /// open.

@@ -1,4 +1,5 @@
-//! The public integer constants of a module of `wire`, with their values: a small evaluator of constant expressions.
+//! The public integer constants of a module of `wire`, with their values: a small evaluator of
+//! constant expressions.
 
 use std::collections::BTreeMap;
 use syn::{BinOp, Expr, Item, Lit, UnOp, Visibility};

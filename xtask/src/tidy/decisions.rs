@@ -1,4 +1,5 @@
-//! Each decision (`docs/adr/NNNN-*.md`) stands in the index `docs/adr/README.md`, under a number of its own.
+//! Each decision (`docs/adr/NNNN-*.md`) stands in the index `docs/adr/README.md`, under a number of
+//! its own.
 
 use super::Violation;
 use super::tree::Tree;

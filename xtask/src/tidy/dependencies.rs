@@ -1,4 +1,5 @@
-//! The one direction of dependency: `bin → services → io → logic → wire`, and `sys` below `io` and `logic/ring`.
+//! The one direction of dependency: `bin → services → io → logic → wire`, and `sys` below `io` and
+//! `logic/ring`.
 
 use super::tree::Tree;
 use super::{TidyError, Violation};

@@ -1,4 +1,5 @@
-//! Each guarantee of `docs/guarantees.md` and each attack of `docs/siege.md` names a test that is there, or is marked `unproven`.
+//! Each guarantee of `docs/guarantees.md` and each attack of `docs/siege.md` names a test that is
+//! there, or is marked `unproven`.
 
 use super::Violation;
 use super::tree::Tree;
@@ -10,7 +11,8 @@ const GUARANTEES: &str = "docs/guarantees.md";
 const PAGES: [(&str, char); 2] = [(GUARANTEES, 'G'), ("docs/siege.md", 'A')];
 const WHY: &str = "a guarantee is worth what shows it";
 
-/// Checks the rows `| G1 | words | shown by |`; a test is written `` `path/to/file.rs::name_of_the_test` ``.
+/// Checks the rows `| G1 | words | shown by |`; a test is written ``
+/// `path/to/file.rs::name_of_the_test` ``.
 pub fn check(tree: &Tree) -> Vec<Violation> {
     let pages = PAGES.iter().filter_map(|page| Some((page, tree.text(page.0)?)));
     let rows = pages.flat_map(|(page, text)| text.lines().enumerate().map(move |row| (page, row)));
@@ -23,8 +25,8 @@ pub const fn ran_file(long: bool) -> &'static str {
     if long { "ran-long.tsv" } else { "ran.tsv" }
 }
 
-/// The tests that guarantees name and that are none of `ran`, by the folders of their packages and their names. `long`: those of the long run, else all
-/// others.
+/// The tests that guarantees name and that are none of `ran`, by the folders of their packages and
+/// their names. `long`: those of the long run, else all others.
 pub fn not_run(tree: &Tree, ran: &Ran, long: bool) -> Vec<(usize, String)> {
     let page = tree.text(GUARANTEES).unwrap_or_default();
     let of_row = |(number, line): (usize, &str)| {
@@ -64,7 +66,8 @@ fn proofs(shown: &str) -> Vec<&str> {
     shown.split('`').skip(1).step_by(2).filter(|span| span.contains("::")).collect()
 }
 
-/// A proof that did not run, as a violation; of a file that is newer than the run it is too early to say.
+/// A proof that did not run, as a violation; of a file that is newer than the run it is too early
+/// to say.
 pub fn check_ran(tree: &Tree, root: &Path, logs: &Path) -> Vec<Violation> {
     let modified = |path: &Path| path.metadata().and_then(|found| found.modified()).ok();
     let mut violations = Vec::new();

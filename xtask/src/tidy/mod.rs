@@ -1,7 +1,8 @@
-//! The rules of the house that no compiler knows. Each rule is a function from a tree of files to violations, so that
-//! its test can make up a small tree that breaks it.
+//! The rules of the house that no compiler knows. Each rule is a function from a tree of files to
+//! violations, so that its test can make up a small tree that breaks it.
 
 mod circles;
+mod columns;
 mod constants;
 mod decisions;
 mod dependencies;
@@ -84,6 +85,7 @@ fn check_files(tree: &Tree) -> Vec<Violation> {
     [
         dependencies::check_lints as fn(&Tree) -> Vec<Violation>,
         circles::check,
+        columns::check,
         tokens::check,
         specification::check,
         decisions::check,

@@ -1,5 +1,6 @@
-//! Formats can't drift: each public integer constant of a module of `wire` stands in its page under `docs/spec`, in a row of a
-//! table, `` | `NAME` | value | ... ``, with the same value; and no page lists a constant that is not there.
+//! Formats can't drift: each public integer constant of a module of `wire` stands in its page under
+//! `docs/spec`, in a row of a table, `` | `NAME` | value | ... ``, with the same value; and no page
+//! lists a constant that is not there.
 
 use super::Violation;
 use super::constants::{self, Constant};
@@ -88,7 +89,8 @@ fn names(row: &Row, constant: &Constant) -> bool {
     tail.is_some_and(|head| head.is_empty() || head.ends_with("::"))
 }
 
-/// Whether a name is spelled like a constant (`MAX_BYTES`, `flags::MORE`) and not like an errno, which pages list too.
+/// Whether a name is spelled like a constant (`MAX_BYTES`, `flags::MORE`) and not like an errno,
+/// which pages list too.
 fn is_constant_name(name: &str) -> bool {
     let last = name.rsplit("::").next().unwrap_or_default();
     let errno = last.starts_with('E') && !last.contains('_');
@@ -108,7 +110,8 @@ fn row(line: usize, text: &str) -> Option<Row> {
     (plain && (value.is_some() || is_constant_name(name))).then(|| Row { line, name: name.to_owned(), value })
 }
 
-/// A number as people write it in a table: `64`, `0x40`, `64 * 1024`, `64 KiB`, each perhaps in backticks.
+/// A number as people write it in a table: `64`, `0x40`, `64 * 1024`, `64 KiB`, each perhaps in
+/// backticks.
 fn number(cell: &str) -> Option<i128> {
     let cell = cell.replace('`', "");
     let (text, unit) = match cell.trim() {

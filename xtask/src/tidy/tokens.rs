@@ -1,11 +1,13 @@
-//! Words that may not stand in Rust code: read as tokens, so that comments and strings may speak of them.
+//! Words that may not stand in Rust code: read as tokens, so that comments and strings may speak of
+//! them.
 
 use super::Violation;
 use super::tree::Tree;
 use proc_macro2::{TokenStream, TokenTree};
 use std::path::Path;
 
-/// A comment with this start on the line of a sleep, or on one of the [`ARGUMENT_LINES`] above it, argues for it.
+/// A comment with this start on the line of a sleep, or on one of the [`ARGUMENT_LINES`] above it,
+/// argues for it.
 const SLEEP_ARGUMENT: &str = "// tidy(sleep): ";
 /// The reason of an ignored test that is only the child of another; the tally knows it too.
 pub const OTHER_PROCESS: &str = "the other process of";

@@ -1,7 +1,9 @@
-//! Messages between a guest and the host, or between two guests: our channels beside TCP over virtio-net, in the same guests.
+//! Messages between a guest and the host, or between two guests: our channels beside TCP over
+//! virtio-net, in the same guests.
 //!
-//! Each end has one worker, a process that stays for the whole launch. The daemon makes one channel between them, of which an end is a
-//! device that is plugged into a guest; it carries the repetitions of all arms that are channels. A connection is made for each.
+//! Each end has one worker, a process that stays for the whole launch. The daemon makes one channel
+//! between them, of which an end is a device that is plugged into a guest; it carries the
+//! repetitions of all arms that are channels. A connection is made for each.
 
 pub mod plan;
 pub mod promises;
@@ -251,7 +253,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Processor time of the guest and of the leader on the host, in us per second, while both should rest.
+    /// Processor time of the guest and of the leader on the host, in us per second, while both
+    /// should rest.
     fn watch(&mut self) -> Result<[f64; 2], BenchError> {
         let window = Duration::from_nanos(self.plan.timing.idle_ns);
         let host = workers(&mut self.workers)?[0].process();

@@ -11,7 +11,8 @@ pub const SERVICE: &str = "messages";
 pub const RING: &str = "1MiB";
 /// The gap of a sparse round trip, in ns: the follower sleeps by then, whatever it does first.
 const SPARSE_GAP_NS: u64 = 1_000_000;
-/// Round trips between two looks at the clock, where they take some us: a guest's clock may take one itself.
+/// Round trips between two looks at the clock, where they take some us: a guest's clock may take
+/// one itself.
 const POLLED_AT_ONCE: u32 = 8;
 
 /// The two ends.
@@ -28,7 +29,8 @@ pub enum Ends {
 pub enum Arm {
     /// A channel as it is by default.
     Tombolo,
-    /// A channel whose ends never spin: they sleep where there is nothing, as the ends of a connection do.
+    /// A channel whose ends never spin: they sleep where there is nothing, as the ends of a
+    /// connection do.
     Asleep,
     /// A channel whose ends poll.
     Polled,
@@ -57,7 +59,8 @@ impl Arm {
         }
     }
 
-    /// By what it carries messages; `control` is of the worker's own domain, `address` and `port` are the follower's.
+    /// By what it carries messages; `control` is of the worker's own domain, `address` and `port`
+    /// are the follower's.
     #[must_use]
     pub fn means(self, control: PathBuf, (address, port): (&str, u16), anew: bool) -> Means {
         let offered = |waiting| Means::Offered { control, name: SERVICE.into(), waiting, anew };
@@ -206,8 +209,8 @@ pub struct Timing {
     pub warm_up_ns: u64,
     /// The window, in ns.
     pub window_ns: u64,
-    /// From the last message, or from the start of the workers, to being watched, in ns: a guest has some work left when a program has
-    /// started or a device was plugged in.
+    /// From the last message, or from the start of the workers, to being watched, in ns: a guest
+    /// has some work left when a program has started or a device was plugged in.
     pub settle_ns: u64,
     /// How long an idle guest is watched, in ns, with a channel and without.
     pub idle_ns: u64,

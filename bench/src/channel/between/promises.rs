@@ -10,7 +10,8 @@ pub const IDLE: &str = "processor time of an idle guest with an open channel, be
 /// The figure of the cost of the host's end of an idle channel, in us per second.
 pub const IDLE_HOST: &str = "processor time of the host's end of an idle channel";
 
-/// How often the guest's end of an idle channel ran, the message at the end and the word to begin included, as a figure.
+/// How often the guest's end of an idle channel ran, the message at the end and the word to begin
+/// included, as a figure.
 pub const IDLE_SWITCHES: &str =
     "context switches of the guest's end of an idle channel, first and last message included";
 

@@ -1,4 +1,5 @@
-//! Where the workers live: a node with a guest or two, a network namespace with the other ends of their cards, and a folder.
+//! Where the workers live: a node with a guest or two, a network namespace with the other ends of
+//! their cards, and a folder.
 
 use super::plan::{Ends, RING, SERVICE};
 use crate::control_group;
@@ -29,7 +30,8 @@ const LAST_LINES: &str = "4";
 /// The first port that a connection has; each has another.
 const FIRST_PORT: u16 = 20_000;
 
-/// The other ends of the cards; two cards need a bridge. It stays until its input ends; nobody reads what it says then, which busybox's `cat` would notice.
+/// The other ends of the cards; two cards need a bridge. It stays until its input ends; nobody
+/// reads what it says then, which busybox's `cat` would notice.
 const HUB: &str = "set -e
 ip link set lo up
 ip link add hub type bridge
@@ -139,7 +141,8 @@ impl Stage {
         })
     }
 
-    /// The error, with the last words of the guests where a worker failed: theirs may be the reason.
+    /// The error, with the last words of the guests where a worker failed: theirs may be the
+    /// reason.
     #[must_use]
     pub fn explain(&self, error: BenchError) -> BenchError {
         let BenchError::Protocol { who, mut said, expected } = error else { return error };

@@ -64,7 +64,8 @@ impl<R: Read, W: Write> Transport for Bytes<R, W> {
     }
 }
 
-/// A connection that gives up when nothing goes for a while: between machines, a lost interrupt stops it for good.
+/// A connection that gives up when nothing goes for a while: between machines, a lost interrupt
+/// stops it for good.
 #[derive(Debug)]
 pub struct Impatient(TcpStream);
 
@@ -113,8 +114,8 @@ fn stalled(error: io::Error) -> io::Error {
     }
 }
 
-/// A descriptor that does not block, asked again and again until it is ready: a program that would rather use up its processor than sleep. It gives up
-/// where nothing goes for so long.
+/// A descriptor that does not block, asked again and again until it is ready: a program that would
+/// rather use up its processor than sleep. It gives up where nothing goes for so long.
 #[derive(Debug)]
 pub struct Spinning<S> {
     stream: S,

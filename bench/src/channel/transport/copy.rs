@@ -5,8 +5,8 @@ use super::Transport;
 use std::hint::black_box;
 use std::io;
 
-/// Copies from one buffer to another, message behind message, and from the start again. Whoever receives is told at once
-/// that there is nothing.
+/// Copies from one buffer to another, message behind message, and from the start again. Whoever
+/// receives is told at once that there is nothing.
 #[derive(Debug)]
 pub struct Copy {
     from: Vec<u8>,

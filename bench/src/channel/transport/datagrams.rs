@@ -84,7 +84,8 @@ pub fn echo(task: &Task, address: &str) -> io::Result<Echo> {
     rustix::net::connect(&socket, &SocketAddrV4::new(address, 0))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(LOST_AFTER))?;
     let packet = vec![0; IP_HEADER_BYTES + ECHO_BYTES + task.bytes];
-    // Two processes with the same low half of their number are told apart by the numbers in their messages.
+    // Two processes with the same low half of their number are told apart by the numbers in their
+    // messages.
     Ok(Echo { socket, identifier: std::process::id() as u16, sequence: 0, packet })
 }
 

@@ -12,7 +12,8 @@ const REGION_BYTES: usize = 4096;
 /// Where the word stands, and the word that says which message is the last.
 const WORD: usize = 0;
 
-/// A turn is a number; the leader writes odd ones, the follower even ones. The last is told by its high bit.
+/// A turn is a number; the leader writes odd ones, the follower even ones. The last is told by its
+/// high bit.
 #[derive(Debug)]
 pub struct Line {
     region: Region,

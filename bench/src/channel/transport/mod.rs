@@ -1,5 +1,5 @@
-//! The ways of messages that are compared, behind one trait that costs nothing: the loops of the bench are compiled
-//! for each of them.
+//! The ways of messages that are compared, behind one trait that costs nothing: the loops of the
+//! bench are compiled for each of them.
 
 mod bytes;
 mod copy;
@@ -64,7 +64,8 @@ pub trait Job {
 /// Makes this end of what the task asks for, and does the job with it.
 ///
 /// # Errors
-/// Where it can't be made, among them `Unsupported` for means that need another worker; those of the job.
+/// Where it can't be made, among them `Unsupported` for means that need another worker; those of
+/// the job.
 pub fn with(task: &Task, meeting: &mut Meeting, job: impl Job) -> io::Result<super::task::Tale> {
     match &task.means {
         &Means::Tombolo { spin, ring_bytes, batch_bytes } => {

@@ -1,5 +1,5 @@
-//! A ring of slots that trusts its peer, never sleeps and can't notice its death: what is left when everything is
-//! taken away that a channel has to have.
+//! A ring of slots that trusts its peer, never sleeps and can't notice its death: what is left when
+//! everything is taken away that a channel has to have.
 
 use super::super::meeting::Meeting;
 use super::super::task::{Role, Task};

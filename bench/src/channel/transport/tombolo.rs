@@ -37,7 +37,8 @@ impl Tombolo {
         Ok(this)
     }
 
-    /// Makes the channel, gives one end away and opens the other. With it comes its region, to look at from outside.
+    /// Makes the channel, gives one end away and opens the other. With it comes its region, to look
+    /// at from outside.
     ///
     /// # Errors
     /// Those of the channel and of the meeting.

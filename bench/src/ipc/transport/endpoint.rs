@@ -23,7 +23,8 @@ pub struct Couple {
 }
 
 impl Couple {
-    /// Brings the two together. A tuning without a size of buffers means rings as they are by default.
+    /// Brings the two together. A tuning without a size of buffers means rings as they are by
+    /// default.
     ///
     /// # Errors
     /// Those of the channel, of the endpoint and of the meeting.
@@ -129,7 +130,8 @@ pub struct Mail {
 }
 
 impl Mail {
-    /// Brings the two together. Messages are held back up to so many bytes; without a number each is a rendezvous.
+    /// Brings the two together. Messages are held back up to so many bytes; without a number each
+    /// is a rendezvous.
     ///
     /// # Errors
     /// Those of [`Couple::open`].

@@ -18,7 +18,8 @@ const PARTS_MIN: usize = 2;
 pub(super) const TAKEN: usize = 63;
 /// Number of the one grant.
 const GRANT: u64 = 1;
-/// So many bytes are told of at once, or a quarter of the parts: a word to the other end costs as much as some KiB.
+/// So many bytes are told of at once, or a quarter of the parts: a word to the other end costs as
+/// much as some KiB.
 const TOLD_BYTES: usize = 32 << 10;
 /// Bytes of a message without payload in a ring.
 const HINT_BYTES: usize = 64;
@@ -94,7 +95,8 @@ impl Signals {
     }
 }
 
-/// The sender fills parts of a buffer of its own, the receiver copies out of them: both copy, at the same time.
+/// The sender fills parts of a buffer of its own, the receiver copies out of them: both copy, at
+/// the same time.
 #[derive(Debug)]
 pub struct Slots {
     signals: Signals,

@@ -1,5 +1,5 @@
-//! Bulk between two buffers, one of the sender's and one of the receiver's, each granted to the other: each end copies a half of every message, at the
-//! same time.
+//! Bulk between two buffers, one of the sender's and one of the receiver's, each granted to the
+//! other: each end copies a half of every message, at the same time.
 
 use super::super::copies::{Bulk, PLACES};
 use super::super::means::Hints;

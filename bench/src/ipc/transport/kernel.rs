@@ -50,7 +50,8 @@ pub fn pipe(meeting: &mut Meeting, task: &Task, tuning: &Tuning) -> io::Result<E
     }
 }
 
-/// Two named pipes, made by the leader beside the place of the meeting. Their names are gone once both have opened them.
+/// Two named pipes, made by the leader beside the place of the meeting. Their names are gone once
+/// both have opened them.
 pub fn fifo(meeting: &mut Meeting, task: &Task, tuning: &Tuning) -> io::Result<Ends> {
     let [there, back] = ["there", "back"].map(|way| task.meeting.with_extension(way));
     let write = |path: &Path| File::options().write(true).open(path);
@@ -91,12 +92,14 @@ pub fn queues(meeting: &mut Meeting, task: &Task, tuning: &Tuning) -> io::Result
     }
 }
 
-/// A message queue without a name. A tuning that says nothing gets what the system gives to everybody.
+/// A message queue without a name. A tuning that says nothing gets what the system gives to
+/// everybody.
 ///
 /// # Errors
 /// Those of mq_open(3): a kernel without queues, or limits below what is asked for.
 pub fn queue(tuning: &Tuning) -> io::Result<OwnedFd> {
-    /// Messages in a queue where nothing is chosen: what `/proc/sys/fs/mqueue/msg_max` says on most machines.
+    /// Messages in a queue where nothing is chosen: what `/proc/sys/fs/mqueue/msg_max` says on most
+    /// machines.
     const MESSAGES: usize = 10;
     // Without this right there are as many as everybody may have.
     let _raised = setrlimit(Resource::Msgqueue, Rlimit { current: None, maximum: None });
@@ -135,7 +138,8 @@ pub fn unix_halves(socket: OwnedFd) -> io::Result<(UnixStream, UnixStream)> {
     Ok((stream.try_clone()?, stream))
 }
 
-/// A TCP connection to the follower. Buffers of no chosen size are fitted to the traffic by the kernel.
+/// A TCP connection to the follower. Buffers of no chosen size are fitted to the traffic by the
+/// kernel.
 pub fn tcp(meeting: &mut Meeting, task: &Task, tuning: &Tuning) -> io::Result<(TcpStream, TcpStream)> {
     let stream = match task.role {
         Role::Lead => {

@@ -26,7 +26,8 @@ const SPINNING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Makes this end of what the task asks for, and does the job with it.
 ///
 /// # Errors
-/// Where it can't be made, among them `Unsupported` for ways that need another worker; those of the job.
+/// Where it can't be made, among them `Unsupported` for ways that need another worker; those of the
+/// job.
 pub fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
     match &task.means {
         Chosen::Ipc(means) if matches!(task.work, Work::Copies { .. }) => copies(means, task, meeting, job),

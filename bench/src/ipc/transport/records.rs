@@ -1,4 +1,5 @@
-//! Messages over what keeps them apart: Unix sockets of kind `SOCK_SEQPACKET`, POSIX message queues.
+//! Messages over what keeps them apart: Unix sockets of kind `SOCK_SEQPACKET`, POSIX message
+//! queues.
 
 use super::super::copies::{Bulk, PLACES, words_at};
 use crate::channel::transport::Transport;

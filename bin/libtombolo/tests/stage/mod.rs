@@ -1,4 +1,5 @@
-//! The common parts of the library's tests: where it is, and how to compile and run programs that use it.
+//! The common parts of the library's tests: where it is, and how to compile and run programs that
+//! use it.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
@@ -23,7 +24,8 @@ impl Stage {
         self.0.path()
     }
 
-    /// Compiles a C program that uses the library; `None`, and it is said, where there is no compiler.
+    /// Compiles a C program that uses the library; `None`, and it is said, where there is no
+    /// compiler.
     pub fn compile(&self, source: &Path) -> Option<PathBuf> {
         let program = self.folder().join(source.file_stem().expect("a name"));
         let compiled = Command::new("cc")
@@ -63,7 +65,8 @@ impl Stage {
     }
 }
 
-/// A stand-in for the daemon, which knows some endpoints and allows everything but what concerns `wall`.
+/// A stand-in for the daemon, which knows some endpoints and allows everything but what concerns
+/// `wall`.
 pub fn daemon(stage: &Stage) -> FakeDaemon {
     let daemon = FakeDaemon::start(stage.folder(), &["a"], Vec::new());
     let names = ["planner", "motor", "camera", "wall", "copier"];
@@ -75,7 +78,8 @@ pub fn daemon(stage: &Stage) -> FakeDaemon {
     daemon
 }
 
-/// Runs all tests of a C program, each in a process of its own, which `prepared` has a last look at.
+/// Runs all tests of a C program, each in a process of its own, which `prepared` has a last look
+/// at.
 pub fn run_all(stage: &Stage, program: &str, at_least: usize, mut prepared: impl FnMut(&mut Command)) {
     let source = root().join("bin/libtombolo/tests").join(program);
     let Some(program) = stage.compile(&source) else { return };

@@ -35,7 +35,8 @@ pub fn run(place: &PlaceArgs, arguments: &CheckArgs) -> Result<(), Failure> {
     if arguments.json { print_json(&explanation) } else { print(&explanation.to_string()) }
 }
 
-/// Returns the parts that the file's machines need and this node lacks: it may be another node that the file is for.
+/// Returns the parts that the file's machines need and this node lacks: it may be another node that
+/// the file is for.
 fn missing_for_machines(topology: &Topology, state_dir: &Path) -> Vec<String> {
     let machines: Vec<_> = topology.domains.iter().filter_map(|domain| domain.machine.as_ref()).collect();
     let mut missing = Vec::new();

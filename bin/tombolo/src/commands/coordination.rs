@@ -1,4 +1,5 @@
-//! `tombolo kv` and `tombolo sync`: keys, locks, semaphores, barriers and queues of a distributed container, for people. A program uses the files themselves.
+//! `tombolo kv` and `tombolo sync`: keys, locks, semaphores, barriers and queues of a distributed
+//! container, for people. A program uses the files themselves.
 
 mod keys;
 mod locks;
@@ -112,7 +113,8 @@ pub enum SyncCommand {
         /// How many pass together; makes the barrier where there is none
         #[arg(long, value_name = "COUNT")]
         parties: Option<u32>,
-        /// How long to wait: 200ms, 10s, 5m (default: for ever). Who gives up breaks it for all who wait
+        /// How long to wait: 200ms, 10s, 5m (default: for ever). Who gives up breaks it for all who
+        /// wait
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         timeout: Option<Duration>,
         #[command(flatten)]
@@ -156,7 +158,8 @@ pub enum SyncCommand {
         timeout: Option<Duration>,
         #[command(flatten)]
         of: OfArgs,
-        /// The command, in the domain, with the item as its standard input; where it fails, the item goes back. Its exit code is this one's
+        /// The command, in the domain, with the item as its standard input; where it fails, the
+        /// item goes back. Its exit code is this one's
         #[arg(last = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
@@ -168,7 +171,8 @@ pub struct OfArgs {
     /// The service (default: the only one of its kind)
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
-    /// From inside this domain: NAME, or DC/NAME. Not needed in a domain, nor where only one has the service
+    /// From inside this domain: NAME, or DC/NAME. Not needed in a domain, nor where only one has
+    /// the service
     #[arg(long, value_name = "DOMAIN")]
     pub domain: Option<String>,
     /// Print JSON

@@ -15,8 +15,8 @@ enum Side {
     In { domain: String, path: String },
 }
 
-/// Copies. In the domain our own binary reads or writes, as the domain's user and with nothing that the domain lacks; wherever the
-/// domain is, it is reached as by `exec`.
+/// Copies. In the domain our own binary reads or writes, as the domain's user and with nothing that
+/// the domain lacks; wherever the domain is, it is reached as by `exec`.
 pub fn run(place: &PlaceArgs, arguments: &CpArgs) -> Result<(), Failure> {
     match (side(&arguments.from), side(&arguments.to)) {
         (Side::Here(from), Side::In { domain, path }) => {
@@ -41,8 +41,8 @@ pub fn run(place: &PlaceArgs, arguments: &CpArgs) -> Result<(), Failure> {
     }
 }
 
-/// `DOMAIN:PATH`, or a path here: what has a slash before the colon is a path, unless the slash is between a distributed container and its
-/// domain.
+/// `DOMAIN:PATH`, or a path here: what has a slash before the colon is a path, unless the slash is
+/// between a distributed container and its domain.
 fn side(text: &str) -> Side {
     match text.split_once(':') {
         Some((domain, path))

@@ -27,7 +27,8 @@ pub enum EndpointCommand {
   tombolo endpoint ls shop
   tombolo endpoint ls --json | jq -r '.[] | select(.bound | not) | .endpoint'")]
     Ls(LsArgs),
-    /// Show one endpoint: who may call it and whom it may call, its peers, buffers and grants, and the limits
+    /// Show one endpoint: who may call it and whom it may call, its peers, buffers and grants, and
+    /// the limits
     #[command(after_help = "Examples:
   tombolo endpoint show planner
   tombolo endpoint show shop/planner     where several distributed containers have a `planner`
@@ -196,7 +197,8 @@ pub struct CallArgs {
     pub who: WhoArgs,
 }
 
-/// The most bytes of a reply where nothing else is said: as much as the rings of the default size carry, in bytes.
+/// The most bytes of a reply where nothing else is said: as much as the rings of the default size
+/// carry, in bytes.
 const TAKES_BYTES: usize = wire::ipc::payload_bytes_max(256 << 10);
 
 #[derive(Debug, Args)]

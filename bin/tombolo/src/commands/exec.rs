@@ -11,7 +11,8 @@ use node::admin::{Entry, ExecRequest};
 use node::client::Client;
 use std::os::unix::process::CommandExt;
 
-/// Exit code where the command could not even be tried: what it would have ended with stays distinguishable.
+/// Exit code where the command could not even be tried: what it would have ended with stays
+/// distinguishable.
 const NOT_TRIED: u8 = 125;
 /// The variable that says what the terminal understands.
 const TERM: &str = "TERM";
@@ -46,7 +47,8 @@ fn become_command(place: &PlaceArgs, arguments: &ExecArgs) -> Result<(), Failure
     Err(Failure::new(format!("can't run {}: {error}", entry.layout.program.display())))
 }
 
-/// The domain is on another node, whose daemon runs it there; what it and we say to each other goes through the daemons.
+/// The domain is on another node, whose daemon runs it there; what it and we say to each other goes
+/// through the daemons.
 fn on_another_node(client: &Client, arguments: &ExecArgs) -> Result<(), Failure> {
     let size = if arguments.tty { Some(remote::size()?) } else { None };
     let request = ExecRequest {
@@ -67,7 +69,8 @@ fn on_another_node(client: &Client, arguments: &ExecArgs) -> Result<(), Failure>
     std::process::exit(ended?)
 }
 
-/// The variables that were named; with a terminal also what it understands, which the domain can't know.
+/// The variables that were named; with a terminal also what it understands, which the domain can't
+/// know.
 fn environment(arguments: &ExecArgs) -> Result<Vec<(String, String)>, Failure> {
     let mut named: Vec<_> = arguments.env.iter().map(|pair| variable(pair)).collect::<Result<_, _>>()?;
     if arguments.tty

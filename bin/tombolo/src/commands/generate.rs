@@ -35,7 +35,8 @@ pub fn man(folder: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A page whose examples stand under that heading, line by line: the generator flows them together under `EXTRA`.
+/// A page whose examples stand under that heading, line by line: the generator flows them together
+/// under `EXTRA`.
 fn with_examples(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     let Some((before, extra)) = page.split_once(EXTRA) else { return page.to_owned() };

@@ -1,4 +1,5 @@
-//! `tombolo image`: images of containers, and the images of guests that `build` makes for virtual machines.
+//! `tombolo image`: images of containers, and the images of guests that `build` makes for virtual
+//! machines.
 
 mod store;
 
@@ -26,7 +27,8 @@ pub enum ImageCommand {
 In the topology file: root = { image = \"alpine:3.20\" }. What comes is verified; what is here already is not fetched again.
 Credentials are those of `docker login`: $REGISTRY_AUTH_FILE, else $DOCKER_CONFIG/config.json, else ~/.docker/config.json.")]
     Pull(PullArgs),
-    /// Get images of containers from files: an OCI layout (directory or tar), or what `docker save` writes
+    /// Get images of containers from files: an OCI layout (directory or tar), or what `docker save`
+    /// writes
     #[command(after_help = "Examples:
   tombolo image import web.tar
   tombolo image import build/oci --name web:1.2
@@ -47,11 +49,13 @@ Credentials are those of `docker login`: $REGISTRY_AUTH_FILE, else $DOCKER_CONFI
   tombolo image rm alpine:3.20        this name, and the image with its last name
   tombolo image rm 3b1f2a             the image, with all its names")]
     Rm(MeantArgs),
-    /// Remove what no image of containers needs: images that lost their name, unpacked trees, half of a pull
+    /// Remove what no image of containers needs: images that lost their name, unpacked trees, half
+    /// of a pull
     #[command(after_help = "Examples:
   tombolo image gc")]
     Gc(GcArgs),
-    /// For virtual machines, not containers: build the kernel and the initramfs of a guest out of Debian's kernel package, busybox and this program
+    /// For virtual machines, not containers: build the kernel and the initramfs of a guest out of
+    /// Debian's kernel package, busybox and this program
     #[command(after_help = "Examples:
   tombolo image build                          with the kernel in STATE/kernel, or the machine's own
   tombolo image build --kernel unpacked/ -o vm
@@ -69,13 +73,15 @@ pub struct BuildArgs {
     /// The directory with an unpacked kernel package; `auto`: STATE/kernel, else the machine's own
     #[arg(long, value_name = "DIR|auto", default_value = AUTO)]
     pub kernel: PathBuf,
-    /// Put vmlinuz, initramfs and manifest here, too (they are kept below the state directory by their content)
+    /// Put vmlinuz, initramfs and manifest here, too (they are kept below the state directory by
+    /// their content)
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// A further kernel module, with those that it needs (may be repeated)
     #[arg(long, value_name = "NAME")]
     pub module: Vec<String>,
-    /// A further program with the libraries that it needs, at the same place or at PLACE (may be repeated)
+    /// A further program with the libraries that it needs, at the same place or at PLACE (may be
+    /// repeated)
     #[arg(long, value_name = "FILE[:PLACE]")]
     pub program: Vec<String>,
     /// A further file, at PLACE in the guest (may be repeated)
@@ -84,7 +90,8 @@ pub struct BuildArgs {
     /// Where libraries are looked for before the machine's own directories (may be repeated)
     #[arg(long, value_name = "DIR")]
     pub library_path: Vec<PathBuf>,
-    /// The command that the guest runs when it is up and is no domain; it switches off afterwards (default: a shell)
+    /// The command that the guest runs when it is up and is no domain; it switches off afterwards
+    /// (default: a shell)
     #[arg(long, value_name = "FILE")]
     pub start: Option<PathBuf>,
     /// How the initramfs is packed; a guest with little memory needs `zstd`

@@ -10,8 +10,8 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Has a terminal begin a new page: the cursor at the top, and nothing below it (ECMA-48).
 pub(super) const NEW_PAGE: &str = "\x1b[H\x1b[2J";
 
-/// Takes samples with `sample`, makes a page of each two with `between` (the earlier one first), and shows it: as JSON, once, or
-/// as `table` prints it.
+/// Takes samples with `sample`, makes a page of each two with `between` (the earlier one first),
+/// and shows it: as JSON, once, or as `table` prints it.
 pub(super) fn run<S, P: Serialize>(
     once: bool,
     json: bool,

@@ -12,7 +12,8 @@ use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long to wait for more before looking again; events come at once, this is for file systems without any.
+/// How long to wait for more before looking again; events come at once, this is for file systems
+/// without any.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A moment as a person names it: `10m` (ago), or `2026-03-01T12:00:00Z`.
@@ -96,7 +97,8 @@ fn of_another_node(client: &Client, arguments: &LogsArgs) -> Result<(), Failure>
     Ok(())
 }
 
-/// The log of a domain that the daemon does not know: `up` failed and undid it (and says to look here), or no daemon runs.
+/// The log of a domain that the daemon does not know: `up` failed and undid it (and says to look
+/// here), or no daemon runs.
 fn left_behind(place: &Place, which: &str, error: ClientError) -> Result<(Layout, String, String), Failure> {
     let unknown = matches!(&error, ClientError::Refused(problem) if problem.code == Code::UnknownDomain);
     if !unknown && !matches!(error, ClientError::NotRunning { .. }) {

@@ -198,11 +198,13 @@ pub fn encoded(text: &str) -> String {
 /// Counters of one group that are 0 and are said together; fewer are shown.
 const FEW_ZEROES: usize = 3;
 
-/// Characters of a few numbers that are said in one line: a line of a terminal, with room for what stands before.
+/// Characters of a few numbers that are said in one line: a line of a terminal, with room for what
+/// stands before.
 const NUMBERS_LINE_CHARS: usize = 96;
 
-/// A tree as indented text: `key: value`, deeper things below. What says little is short: small things of a list and a few
-/// numbers have a line each, and counters that never counted are only counted. `--json` has everything.
+/// A tree as indented text: `key: value`, deeper things below. What says little is short: small
+/// things of a list and a few numbers have a line each, and counters that never counted are only
+/// counted. `--json` has everything.
 pub fn indented(tree: &Value) -> String {
     let mut out = String::new();
     match tree {
@@ -292,7 +294,8 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Replaces the control characters of a domain's own words, which must not steer the reader's terminal.
+/// Replaces the control characters of a domain's own words, which must not steer the reader's
+/// terminal.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -29,7 +29,8 @@ const MAX_PEM_BYTES: u64 = 256 << 10;
 
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
-    /// Begin a cluster: this machine is its first node; what is up here goes on, and its topologies move into etcd
+    /// Begin a cluster: this machine is its first node; what is up here goes on, and its topologies
+    /// move into etcd
     #[command(after_help = "Examples:
   tombolo node init --name a --address 10.0.0.1
   tombolo node init --name a --address 10.0.0.1 --etcd https://e1:2379,https://e2:2379,https://e3:2379 \\
@@ -66,7 +67,8 @@ ADDRESS is any node's that has the authority. This machine's key never leaves it
         #[arg(long)]
         json: bool,
     },
-    /// Take a node out of the cluster for good: its certificate is revoked, its name and address are free
+    /// Take a node out of the cluster for good: its certificate is revoked, its name and address
+    /// are free
     #[command(after_help = "Examples:
   tombolo node remove b
   tombolo node remove b --force       though it is alive: it is fenced
@@ -124,13 +126,15 @@ It is known by its fingerprint, which every token names.")]
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// How this node is to be called: as a topology names it, 1 to 32 of a-z, 0-9 and -, beginning with a letter
+    /// How this node is to be called: as a topology names it, 1 to 32 of a-z, 0-9 and -, beginning
+    /// with a letter
     #[arg(long, value_name = "NAME")]
     pub name: String,
     /// Where other nodes reach this one
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     pub address: String,
-    /// Where an etcd is that you look after: one URL or several (default: the cluster brings up its own, on the nodes)
+    /// Where an etcd is that you look after: one URL or several (default: the cluster brings up its
+    /// own, on the nodes)
     #[arg(long, value_delimiter = ',', value_name = "URL,...")]
     pub etcd: Vec<String>,
     /// The authority of etcd's certificates, where its URLs are https
@@ -142,7 +146,8 @@ pub struct InitArgs {
     /// Its key
     #[arg(long, value_name = "FILE", requires = "etcd_cert")]
     pub etcd_key: Option<PathBuf>,
-    /// Take an etcd that lets everybody in: whoever reaches it can have every node run anything, as root
+    /// Take an etcd that lets everybody in: whoever reaches it can have every node run anything, as
+    /// root
     #[arg(long)]
     pub insecure_etcd: bool,
     /// The prefix of every key in etcd
@@ -176,7 +181,8 @@ pub struct JoinArgs {
     pub at: String,
     /// The token that `tombolo node token` printed there
     pub token: String,
-    /// How this node is to be called: as a topology names it, 1 to 32 of a-z, 0-9 and -, beginning with a letter
+    /// How this node is to be called: as a topology names it, 1 to 32 of a-z, 0-9 and -, beginning
+    /// with a letter
     #[arg(long, value_name = "NAME")]
     pub name: String,
     /// Where other nodes reach this one (default: the address from which it asks)
@@ -385,7 +391,8 @@ fn cells(row: &NodeRow, paint: Paint) -> Vec<String> {
     ]
 }
 
-/// Returns the amounts that may still be promised, in short: as much of processors, link and memory.
+/// Returns the amounts that may still be promised, in short: as much of processors, link and
+/// memory.
 fn free_of(free: &FreeRow, cpus: u32) -> String {
     let sum: u64 = free.processors_ppm.iter().sum();
     let network = free.network_bits.map_or_else(String::new, |bits| format!(" {}", rate_text(bits)));

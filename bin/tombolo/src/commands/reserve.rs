@@ -85,7 +85,8 @@ pub enum ReserveCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Watch what everybody is promised, uses and misses, and what adapts it: anew each second, on a terminal
+    /// Watch what everybody is promised, uses and misses, and what adapts it: anew each second, on
+    /// a terminal
     #[command(after_help = "Examples:
   tombolo reserve watch
   tombolo reserve watch --once --json")]
@@ -158,10 +159,12 @@ pub struct WhatArgs {
     /// Disk, in operations per second
     #[arg(long, value_name = "COUNT", value_parser = count, allow_hyphen_values = true)]
     pub io_operations: Option<u64>,
-    /// The order of its jobs in its time: round-robin, rate-monotonic, deadline-monotonic or earliest-deadline
+    /// The order of its jobs in its time: round-robin, rate-monotonic, deadline-monotonic or
+    /// earliest-deadline
     #[arg(long, value_name = "POLICY", value_parser = job_policy)]
     pub policy: Option<JobPolicy>,
-    /// A job that is to be in time: NAME=BUDGET/PERIOD, and after commas deadline=TIME, process=PATTERN or thread=PATTERN (default: the process NAME)
+    /// A job that is to be in time: NAME=BUDGET/PERIOD, and after commas deadline=TIME,
+    /// process=PATTERN or thread=PATTERN (default: the process NAME)
     #[arg(long, value_name = "JOB", value_parser = job)]
     pub job: Vec<(String, Job)>,
     /// The mechanism that keeps the processor time: auto, bandwidth, table or deadline
@@ -212,7 +215,8 @@ pub struct NodeArgs {
     /// The link, and what it carries each way; none: there is none
     #[arg(long, value_name = "DEVICE=RATE", value_parser = link)]
     pub link: Option<LinkChoice>,
-    /// The rate at which domains of this node may send to each other over its loopback interface; classes are kept there, too. none: they are not
+    /// The rate at which domains of this node may send to each other over its loopback interface;
+    /// classes are kept there, too. none: they are not
     #[arg(long, value_name = "RATE", value_parser = between, allow_hyphen_values = true)]
     pub between: Option<RateChoice>,
     /// Memory for reservations

@@ -45,7 +45,8 @@ pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
     print(&text)
 }
 
-/// Refuses services of other kinds: requests to a program are its own business, and no answer of it says where its time went.
+/// Refuses services of other kinds: requests to a program are its own business, and no answer of it
+/// says where its time went.
 fn refuse_others(name: &str, service: &Value) -> Result<(), Failure> {
     let kind = service.get("kind").and_then(Value::as_str).unwrap_or("service");
     if kind == "directory" {
@@ -56,7 +57,8 @@ fn refuse_others(name: &str, service: &Value) -> Result<(), Failure> {
     Err(failure.help(format!("`tombolo service show {name}` says who uses it")))
 }
 
-/// Returns the meaning of the columns, and the answer: the way of a failure is another one than that of an answer.
+/// Returns the meaning of the columns, and the answer: the way of a failure is another one than
+/// that of an answer.
 fn legend(probe: &Probe) -> String {
     let mut text = match &probe.not_flushed {
         None => "\nfresh: the cache was emptied before each request\n".to_owned(),
@@ -76,7 +78,8 @@ fn legend(probe: &Probe) -> String {
     text
 }
 
-/// The domain that asks: the named one; else one that may make the service forget; else the first that mounts it.
+/// The domain that asks: the named one; else one that may make the service forget; else the first
+/// that mounts it.
 pub(super) fn asker(
     client: &Client,
     called: &str,
@@ -101,7 +104,8 @@ pub(super) fn asker(
     Ok(wait(client.get(&format!("domains/{}/entry", encoded(&name))))??)
 }
 
-/// A consumer that may write to the service's `ctl`, so that fresh requests can be measured; or the first one that runs.
+/// A consumer that may write to the service's `ctl`, so that fresh requests can be measured; or the
+/// first one that runs.
 fn best_consumer<'a>(service: &'a Value, domains: &[DomainRow]) -> Option<&'a str> {
     let runs = |name: &&str| domains.iter().any(|row| row.domain == *name && row.state == "running");
     let consumers = service.get("consumers")?.as_array()?.iter().filter_map(Value::as_str).filter(runs);
@@ -176,7 +180,8 @@ fn rows(probe: &Probe) -> Vec<Row> {
     rows
 }
 
-/// The phases of the backend that any request went through: in the service's own order, then others.
+/// The phases of the backend that any request went through: in the service's own order, then
+/// others.
 fn phases(probe: &Probe) -> Vec<String> {
     let traces = probe.fresh.traces.iter().chain(&probe.again.traces);
     let seen: BTreeSet<String> = traces

@@ -25,7 +25,8 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
     let file = &arguments.file;
     let text = read(file)?;
     let base = base_of(file)?;
-    // Before anything is started: the same that the daemon does, with colours and the file's name as it was typed.
+    // Before anything is started: the same that the daemon does, with colours and the file's name
+    // as it was typed.
     let topology = super::check::admit(&text, file, &base, arguments.json)?;
     let place = place(place_arguments)?;
     let client = Client::new(place.clone());
@@ -34,7 +35,8 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
         Err(ClientError::NotRunning { .. }) if arguments.dry_run => {
             return dry_run_alone(&place, &topology, arguments.json);
         }
-        // One that breaks off is dying: the next one waits until it is gone, or is refused because it is not.
+        // One that breaks off is dying: the next one waits until it is gone, or is refused because
+        // it is not.
         Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) => start_daemon(&client, &place)?,
         Err(error) => return Err(error.into()),
     }
@@ -65,7 +67,8 @@ pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Fai
     if let Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) =
         wait(client.get::<Version>("version"))?
     {
-        // Domains outlive a daemon: one is needed to end them. Without a registry there never was one.
+        // Domains outlive a daemon: one is needed to end them. Without a registry there never was
+        // one.
         if !place.registry().exists() {
             let summary = "nothing to do: nothing is up".to_owned();
             return Show::new(arguments.json, false).last(Progress::Done { summary, changed: false });
@@ -178,8 +181,9 @@ fn ticket() -> String {
     format!("{}-{}", std::process::id(), now.as_nanos())
 }
 
-/// Sends a request for long work and shows how it goes. An interrupt (Ctrl-C) cancels what has a ticket; the next one, or the first
-/// where there is none, leaves the work to the daemon. `plan`: the steps are shown before anything is done.
+/// Sends a request for long work and shows how it goes. An interrupt (Ctrl-C) cancels what has a
+/// ticket; the next one, or the first where there is none, leaves the work to the daemon. `plan`:
+/// the steps are shown before anything is done.
 pub fn follow(
     client: &Client,
     path: &str,

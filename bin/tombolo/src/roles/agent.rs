@@ -11,7 +11,8 @@ pub fn run() -> Result<(), String> {
         tracing::warn!(%error, "the agent has no protection from a guest that is short of memory");
     }
     match ::agent::run(Config::of_guest(), port) {
-        // Its node is gone, and with it whoever could hear why; so the machine ends as it was asked to.
+        // Its node is gone, and with it whoever could hear why; so the machine ends as it was asked
+        // to.
         Ok(()) | Err(AgentError::Gone) => {
             power_off().map_err(|error| format!("the machine can't be switched off: {error}"))
         }

@@ -1,5 +1,5 @@
-//! The checker: uses each file of a service from a domain that mounts it, as many and as clumsy clients do, and says what the
-//! service did wrong. `tombolo service check` runs it.
+//! The checker: uses each file of a service from a domain that mounts it, as many and as clumsy
+//! clients do, and says what the service did wrong. `tombolo service check` runs it.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -20,7 +20,8 @@ pub const VICTIM: &str = "internal-check-victim";
 
 /// How long any call may take: what asks a sensor or a disk is long done, and a person still waits.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Clients of one file at the same time: more than a server that serves them one after another by chance stands.
+/// Clients of one file at the same time: more than a server that serves them one after another by
+/// chance stands.
 const CLIENTS: usize = 16;
 /// How often each of them reads.
 const ROUNDS: usize = 4;
@@ -32,7 +33,8 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const ENTRIES_MAX: usize = 1_000;
 /// Files of the service's folder that are checked: as many as a service may export.
 const FILES_MAX: usize = 255;
-/// Files that may have no answer in time before the rest is left alone: each costs whoever waits a [`DEADLINE`] and more.
+/// Files that may have no answer in time before the rest is left alone: each costs whoever waits a
+/// [`DEADLINE`] and more.
 const SILENT_MAX: usize = 8;
 /// Bytes of the long line; a line may have 65,536.
 const LONG_LINE_BYTES: usize = 60_000;
@@ -307,7 +309,8 @@ impl Subject {
         self.ask(CHECK, |path| look(path, Direction::Read));
     }
 
-    /// Lines that mean nothing are refused by an errno, or taken; the function that gets them must not fail.
+    /// Lines that mean nothing are refused by an errno, or taken; the function that gets them must
+    /// not fail.
     fn wrong_lines(&mut self, answers: bool) {
         let long = vec![b'x'; LONG_LINE_BYTES];
         let lines: [(&'static str, Vec<u8>); 3] = [
@@ -331,7 +334,8 @@ impl Subject {
         self.ask(check, call)
     }
 
-    /// The result of a call, if it had one. No answer in time, and an errno that only a mistake has, are findings.
+    /// The result of a call, if it had one. No answer in time, and an errno that only a mistake
+    /// has, are findings.
     fn ask<T: Send + 'static>(
         &mut self,
         check: &'static str,
@@ -377,7 +381,8 @@ fn advice(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// Makes the call in a thread of its own: `None` where it takes too long. The thread ends with this process.
+/// Makes the call in a thread of its own: `None` where it takes too long. The thread ends with this
+/// process.
 fn within<T: Send + 'static>(
     path: &Path,
     call: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
@@ -404,8 +409,9 @@ fn list(path: &Path) -> io::Result<Vec<String>> {
     names.collect()
 }
 
-/// Whether a file is made of functions, and keeps no bytes that a write would spoil: it has the size that those claim, and the very time of
-/// the service's folder, as each file has that the export itself names.
+/// Whether a file is made of functions, and keeps no bytes that a write would spoil: it has the
+/// size that those claim, and the very time of the service's folder, as each file has that the
+/// export itself names.
 fn is_function(path: &Path, metadata: &Metadata) -> bool {
     let time = |metadata: &Metadata| (metadata.mtime(), metadata.mtime_nsec());
     let folder = path.parent().and_then(|folder| std::fs::symlink_metadata(folder).ok());

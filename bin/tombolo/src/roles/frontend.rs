@@ -15,7 +15,8 @@ use wire::control::{Event, MountedService};
 const OWNER: (u32, u32) = (0, 0);
 /// How long the daemon may take for an answer.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait before a link that the daemon refused is asked for again, if nothing is heard meanwhile.
+/// How long to wait before a link that the daemon refused is asked for again, if nothing is heard
+/// meanwhile.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// Stack of the thread that talks to the daemon for the entrances, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
@@ -23,7 +24,8 @@ const STACK_BYTES: usize = 256 * 1024;
 /// Serves until the mount is gone.
 pub fn run() -> Result<(), String> {
     log();
-    // The standard input is the private control socket; from here on it has a descriptor with an owner.
+    // The standard input is the private control socket; from here on it has a descriptor with an
+    // owner.
     let control: OwnedFd =
         std::io::stdin().as_fd().try_clone_to_owned().map_err(|e| format!("no control socket: {e}"))?;
     let launch = frontend::receive_launch(&control).map_err(|e| said(&e))?;
@@ -65,8 +67,9 @@ pub fn run() -> Result<(), String> {
     frontend.serve().map_err(|e| said(&e))
 }
 
-/// Returns the user of a frontend: it owns nothing and may nothing, and nothing else runs as this user. As one user, such as `nobody`, frontends
-/// could be stopped by one another and by every program of that user.
+/// Returns the user of a frontend: it owns nothing and may nothing, and nothing else runs as this
+/// user. As one user, such as `nobody`, frontends could be stopped by one another and by every
+/// program of that user.
 fn own_user() -> Identity {
     let number = accounts::user_of_this_process();
     Identity { uid: number, gid: number }
@@ -79,8 +82,8 @@ fn wanted(order: &LaunchOrder) -> Vec<(Entrance, &'static str, String)> {
     stub.into_iter().chain(resolve).collect()
 }
 
-/// Gives the entrances their links, and new ones after each server's death, until the daemon is gone: the links of then
-/// live on, and the next daemon's frontend takes the place of this one.
+/// Gives the entrances their links, and new ones after each server's death, until the daemon is
+/// gone: the links of then live on, and the next daemon's frontend takes the place of this one.
 fn link_entrances(socket: OwnedFd, handle: &Handle, wanted: &[(Entrance, &'static str, String)]) {
     let ended = Control::from_descriptor(socket, None).and_then(|control| {
         let mut links = Links { control, handle, wanted, linked: BTreeMap::new(), known: BTreeMap::new() };

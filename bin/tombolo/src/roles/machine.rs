@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use sys::signals::SignalDescriptor;
 
-/// Signals that ask the guest to end; it is told which it was. As process 1 of a container it would be deaf to them otherwise.
+/// Signals that ask the guest to end; it is told which it was. As process 1 of a container it would
+/// be deaf to them otherwise.
 const STOP_SIGNALS: [rustix::process::Signal; 7] = [
     rustix::process::Signal::TERM,
     rustix::process::Signal::INT,

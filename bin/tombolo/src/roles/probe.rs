@@ -1,4 +1,5 @@
-//! The probe: asks a service through its file, inside a domain, and measures each call. `tombolo trace` runs it.
+//! The probe: asks a service through its file, inside a domain, and measures each call. `tombolo
+//! trace` runs it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,11 +31,13 @@ pub struct Order {
 /// The measurement; one JSON object on the standard output.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Probe {
-    /// Requests that nothing remembered was there for: the service had been told to forget before each.
+    /// Requests that nothing remembered was there for: the service had been told to forget before
+    /// each.
     pub fresh: Arm,
     /// The same request again and again.
     pub again: Arm,
-    /// Why the service could not be told to forget, if so: then only the first request may be fresh.
+    /// Why the service could not be told to forget, if so: then only the first request may be
+    /// fresh.
     pub not_flushed: Option<String>,
     /// The last answer.
     pub answer: String,

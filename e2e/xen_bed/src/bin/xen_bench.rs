@@ -1,5 +1,6 @@
-//! Measures channels between two guests of Xen beside libxenvchan and TCP through the guests' network cards, and prints JSON lines: what was
-//! measured, then a line for each promise of `docs/performance.md`.
+//! Measures channels between two guests of Xen beside libxenvchan and TCP through the guests'
+//! network cards, and prints JSON lines: what was measured, then a line for each promise of
+//! `docs/performance.md`.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,10 @@
-//! Ends in a guest: the memory of a PCI device is the region, its interrupts write eventfds, and a register of it rings. The host's
-//! end is a [`super::memfd`] of the same memory; that of another guest is a device as well.
+//! Ends in a guest: the memory of a PCI device is the region, its interrupts write eventfds, and a
+//! register of it rings. The host's end is a [`super::memfd`] of the same memory; that of another
+//! guest is a device as well.
 //!
-//! **The device must stay until nobody has it mapped**: an access to one that is unplugged kills with `SIGBUS`. Whoever plugs it in
-//! and out keeps the writing half of *life*, which nobody can read any more once the end is closed: that is why it is the last to go. A sealed memfd may take
+//! **The device must stay until nobody has it mapped**: an access to one that is unplugged kills
+//! with `SIGBUS`. Whoever plugs it in and out keeps the writing half of *life*, which nobody can
+//! read any more once the end is closed: that is why it is the last to go. A sealed memfd may take
 //! the place of either memory, where something other than a hypervisor carries the rings.
 
 use std::io;
@@ -31,7 +33,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Takes an end's four descriptors beside the region, the first of which stands at `index` in the list.
+    /// Takes an end's four descriptors beside the region, the first of which stands at `index` in
+    /// the list.
     pub(crate) fn new(region: OwnedFd, others: [OwnedFd; 4], index: usize) -> Result<Device, OpenError> {
         let [data, room, bell, life] = others;
         for (event, index) in [(&data, index), (&room, index + 1)] {
@@ -50,7 +53,8 @@ impl Device {
 
     /// Whether the first of the four descriptors beside the region makes it this kind of end.
     pub(crate) fn is_made_of(first: &OwnedFd) -> bool {
-        // Without `/proc` it can't be told, and then it is the commoner kind, which needs none: what is wrong shows there.
+        // Without `/proc` it can't be told, and then it is the commoner kind, which needs none:
+        // what is wrong shows there.
         sys::eventfd::is_eventfd(first).unwrap_or(false)
     }
 }

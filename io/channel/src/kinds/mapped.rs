@@ -1,5 +1,5 @@
-//! Ends whose memory somebody else has mapped, and whose doorbells are his: for hypervisors that share memory without a descriptor
-//! that stands for it.
+//! Ends whose memory somebody else has mapped, and whose doorbells are his: for hypervisors that
+//! share memory without a descriptor that stands for it.
 
 use std::fmt::Debug;
 use std::io;
@@ -16,39 +16,44 @@ use super::{Bell, Bells};
 use crate::shared::{Kind, Shared};
 use crate::{Mode, OpenError, Receiver, Sender, StreamReader, StreamWriter, memory};
 
-/// A doorbell of each direction, for the same news (that there is a message, or that there is room), which says nothing of death.
+/// A doorbell of each direction, for the same news (that there is a message, or that there is
+/// room), which says nothing of death.
 pub trait Doorbell: Debug + Send + Sync + 'static {
     /// Readable when the peer has rung.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Takes the rings off; says whether there were any. Must not wait, and must not be kept waiting by the peer.
+    /// Takes the rings off; says whether there were any. Must not wait, and must not be kept
+    /// waiting by the peer.
     ///
     /// # Errors
     /// The kernel's refusal; waits and drains of the end fail with it.
     fn listen(&self) -> io::Result<bool>;
 
-    /// Rings the peer's. Must not wait, and must not be kept waiting by the peer; a peer that is gone is no error.
+    /// Rings the peer's. Must not wait, and must not be kept waiting by the peer; a peer that is
+    /// gone is no error.
     ///
     /// # Errors
     /// The kernel's refusal; the call that had to wake the peer fails with it.
     fn ring(&self) -> io::Result<()>;
 }
 
-/// An end, not yet opened, of a channel that a hypervisor carries: its parts. The two ends are taken not to share a kernel.
+/// An end, not yet opened, of a channel that a hypervisor carries: its parts. The two ends are
+/// taken not to share a kernel.
 #[derive(Debug)]
 pub struct Mapped<D> {
     /// The side of this end: 0 or 1. From whoever introduces the two, and not from memory that the
     /// peer can write.
     pub side: usize,
-    /// All of the region's memory, [`crate::region_bytes`] or the next power of two, with a header that [`crate::write_header`] wrote.
-    /// It must stay behind the mapping until that is dropped.
+    /// All of the region's memory, [`crate::region_bytes`] or the next power of two, with a header
+    /// that [`crate::write_header`] wrote. It must stay behind the mapping until that is dropped.
     pub region: Region,
     /// There is a message.
     pub data: D,
     /// There is room.
     pub room: D,
-    /// The reading half of a pipe, non-blocking, that hangs up or becomes readable when the peer is gone. It is never read, and closed
-    /// when the region has been dropped: so the writing half tells when nobody has that any more.
+    /// The reading half of a pipe, non-blocking, that hangs up or becomes readable when the peer is
+    /// gone. It is never read, and closed when the region has been dropped: so the writing half
+    /// tells when nobody has that any more.
     pub life: OwnedFd,
 }
 
@@ -96,7 +101,8 @@ pub(crate) struct Living<D> {
     doorbell: D,
     /// One for both of an end.
     life: Arc<Known>,
-    /// An epoll of both, so that whoever waits watches one descriptor, as with a doorbell that rings and hangs up.
+    /// An epoll of both, so that whoever waits watches one descriptor, as with a doorbell that
+    /// rings and hangs up.
     both: Known,
 }
 

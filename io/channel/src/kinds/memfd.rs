@@ -1,5 +1,5 @@
-//! Ends on this host: a sealed memfd, and doorbells that are descriptors. Both ends share a kernel, or one of them is in a guest and has the same memory as a
-//! device; the header says which.
+//! Ends on this host: a sealed memfd, and doorbells that are descriptors. Both ends share a kernel,
+//! or one of them is in a guest and has the same memory as a device; the header says which.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +28,8 @@ pub(crate) struct Pair {
 }
 
 impl Memfd {
-    /// Takes four descriptors for the doorbells, the first of which stands at `index` in the list of an end.
+    /// Takes four descriptors for the doorbells, the first of which stands at `index` in the list
+    /// of an end.
     pub(crate) fn new(region: OwnedFd, doorbells: [OwnedFd; 4], index: usize) -> Result<Memfd, OpenError> {
         let [data, peer_data, room, peer_room] = doorbells;
         let data = Pair::new(data, peer_data, index)?;

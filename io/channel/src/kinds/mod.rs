@@ -1,5 +1,6 @@
-//! Of what a channel's ends are made. The rings are the same bytes everywhere; what differs is where their memory comes from, how an
-//! end hears and rings, and how it learns of the other's death. There are these kinds:
+//! Of what a channel's ends are made. The rings are the same bytes everywhere; what differs is
+//! where their memory comes from, how an end hears and rings, and how it learns of the other's
+//! death. There are these kinds:
 //!
 //! | kind | region | doorbells | death |
 //! | --- | --- | --- | --- |
@@ -61,8 +62,8 @@ pub(crate) struct Size {
     pub pages: Option<Pages>,
 }
 
-/// The doorbells of an opened end. They are separate, so that a thread that waits for messages and one that waits for room never take
-/// each other's rings.
+/// The doorbells of an opened end. They are separate, so that a thread that waits for messages and
+/// one that waits for room never take each other's rings.
 #[derive(Debug)]
 pub(crate) struct Bells {
     /// There is a message: heard by our receiver, rung by our sender.

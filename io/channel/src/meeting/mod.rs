@@ -1,5 +1,5 @@
-//! Meeting at a path: two programs of one machine get the two ends of a channel without a daemon. Described in
-//! `docs/spec/meeting.md`.
+//! Meeting at a path: two programs of one machine get the two ends of a channel without a daemon.
+//! Described in `docs/spec/meeting.md`.
 //!
 //! ```
 //! use channel::Config;

@@ -13,7 +13,8 @@ use std::time::Instant;
 use sys::known::Known;
 use wire::meeting::Greeting;
 
-/// Openers that one call turns away (of another user, or gone again) before it lets its caller go on.
+/// Openers that one call turns away (of another user, or gone again) before it lets its caller go
+/// on.
 const TURNED_AWAY_MAX: usize = 64;
 
 /// Why an opener could not be accepted.
@@ -30,7 +31,8 @@ pub enum AcceptError {
     TimedOut,
 }
 
-/// Channels offered at a path: one for each opener. Dropped, it gives the path back; the channels live on.
+/// Channels offered at a path: one for each opener. Dropped, it gives the path back; the channels
+/// live on.
 #[derive(Debug)]
 pub struct Offer {
     socket: Known,
@@ -50,7 +52,8 @@ impl Offer {
             Admission::AnyUser => Mode::from_raw_mode(0o666),
         };
         let (socket, place) = Place::take(path, permissions)?;
-        // Openers say nothing, and send no descriptors: older kernels can't be told, and then they are never received.
+        // Openers say nothing, and send no descriptors: older kernels can't be told, and then they
+        // are never received.
         let _told = sys::descriptors::refuse_descriptors(&socket);
         Ok(Self { socket: Known::new(socket), place, config, admission })
     }
@@ -61,7 +64,8 @@ impl Offer {
         self.place.path()
     }
 
-    /// The next opener's channel: our end, and who it is. `None`: nobody is there; poll [`Offer::as_fd`] for reading.
+    /// The next opener's channel: our end, and who it is. `None`: nobody is there; poll
+    /// [`Offer::as_fd`] for reading.
     ///
     /// # Errors
     /// [`AcceptError`], other than `TimedOut`.

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::meeting::{BadGreeting, GREETING_BYTES_MAX, Greeting, PATH_BYTES_MAX};
 
-/// How long to trust that the folder's events tell of everything: a socket that is bound before it listens, a full backlog,
-/// or a file system without inotify would otherwise be waited for in vain.
+/// How long to trust that the folder's events tell of everything: a socket that is bound before it
+/// listens, a full backlog, or a file system without inotify would otherwise be waited for in vain.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Room for some events; what they say does not matter, only that there are any.
 const EVENT_BYTES: usize = 1024;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::meeting::PATH_BYTES_MAX;
 
-/// Openers that may wait to be accepted; more are told to come again (the kernel allows 4096 by default).
+/// Openers that may wait to be accepted; more are told to come again (the kernel allows 4096 by
+/// default).
 const BACKLOG: i32 = 128;
 /// How long to wait for the lock of a folder. Offerers hold it for some system calls.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -80,7 +81,8 @@ impl Place {
         }
         let address = SocketAddrUnix::new(path).map_err(system("use as the path of a socket"))?;
         let socket = new_socket().map_err(system("make a socket for"))?;
-        // A socket's file gets the permissions of the socket, so it never has others, not even for a moment.
+        // A socket's file gets the permissions of the socket, so it never has others, not even for
+        // a moment.
         rustix::fs::fchmod(&socket, permissions).map_err(system("set the permissions of"))?;
         let _lock = lock_folder(path)?;
         match rustix::net::bind(&socket, &address) {
@@ -111,7 +113,8 @@ impl Drop for Place {
         if self.process != std::process::id() {
             return;
         }
-        // What can't be removed (the folder is gone, or locked by a stranger) is a dead socket, which the next offerer replaces.
+        // What can't be removed (the folder is gone, or locked by a stranger) is a dead socket,
+        // which the next offerer replaces.
         let Ok(_lock) = lock_folder(&self.path) else { return };
         if file_at(&self.path) == Ok(self.file) {
             let _left_behind = rustix::fs::unlink(&self.path);
@@ -155,7 +158,8 @@ fn lock_folder(path: &Path) -> Result<OwnedFd, OfferError> {
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(lock),
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                // tidy(sleep): a lock of a file tells nobody when it becomes free, and waiting in flock(2) has no time-out.
+                // tidy(sleep): a lock of a file tells nobody when it becomes free, and waiting in
+                // flock(2) has no time-out.
                 std::thread::sleep(LOCK_PAUSE);
             }
             Err(Errno::WOULDBLOCK) => return Err(OfferError::Locked { folder: folder.to_owned() }),

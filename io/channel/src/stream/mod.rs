@@ -17,8 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A writer cuts what it is given into records of at most a piece (16 to 64 KiB, and at most a quarter of the ring); a reader takes bytes across records. An empty record
-//! is the end of its direction, as `shutdown` is for a socket.
+//! A writer cuts what it is given into records of at most a piece (16 to 64 KiB, and at most a
+//! quarter of the ring); a reader takes bytes across records. An empty record is the end of its
+//! direction, as `shutdown` is for a socket.
 
 use std::io;
 
@@ -32,15 +33,16 @@ mod writer;
 pub use reader::StreamReader;
 pub use writer::StreamWriter;
 
-/// Most bytes that go into one record when many are to be moved. Smaller, and the fixed price of a record shows; larger, and
-/// the other end begins to copy out only when much has been copied in.
+/// Most bytes that go into one record when many are to be moved. Smaller, and the fixed price of a
+/// record shows; larger, and the other end begins to copy out only when much has been copied in.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// Less than this goes into one record only where the ring is too small for more.
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
-/// Of a ring, a record takes this part if the bounds above allow: then one end copies in while the other copies out, and neither
-/// comes to a full or an empty ring at each piece. (Measured with rings of 256 KiB and 1 MiB: 32 and 64 KiB were best.)
+/// Of a ring, a record takes this part if the bounds above allow: then one end copies in while the
+/// other copies out, and neither comes to a full or an empty ring at each piece. (Measured with
+/// rings of 256 KiB and 1 MiB: 32 and 64 KiB were best.)
 const PIECE_PART: usize = 8;
 
 /// Whatever the bounds say, a record takes no more than this part of a ring.
@@ -54,7 +56,8 @@ pub(crate) fn piece_bytes(max_message: usize) -> usize {
 }
 
 impl Sender {
-    /// Writes bytes instead of messages from here on. The peer reads bytes, then: see [`crate::Mode`].
+    /// Writes bytes instead of messages from here on. The peer reads bytes, then: see
+    /// [`crate::Mode`].
     #[must_use]
     pub fn into_stream(self) -> StreamWriter {
         StreamWriter::new(self)
@@ -62,7 +65,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Reads bytes instead of messages from here on. The peer writes bytes, then: see [`crate::Mode`].
+    /// Reads bytes instead of messages from here on. The peer writes bytes, then: see
+    /// [`crate::Mode`].
     #[must_use]
     pub fn into_stream(self) -> StreamReader {
         StreamReader::new(self)

@@ -9,8 +9,9 @@ use crate::{Closer, Descriptors, ReceiveError, Receiver, SpinPolicy};
 
 /// Reads bytes. Dropping it closes the channel, for both directions.
 ///
-/// At the end of the stream (the writer finished it, or closed, or died) reads return 0 bytes, after everything that was
-/// written before. [`Read`] waits for the first byte as long as it takes; the other methods say how long they wait.
+/// At the end of the stream (the writer finished it, or closed, or died) reads return 0 bytes,
+/// after everything that was written before. [`Read`] waits for the first byte as long as it takes;
+/// the other methods say how long they wait.
 #[derive(Debug)]
 pub struct StreamReader {
     receiver: Receiver,
@@ -18,7 +19,8 @@ pub struct StreamReader {
     held: Option<Held>,
     /// The writer has finished; nothing behind that counts.
     finished: bool,
-    /// The rule that the peer broke: said again at each call, for a stream that broke off must not look like one that ended.
+    /// The rule that the peer broke: said again at each call, for a stream that broke off must not
+    /// look like one that ended.
     broken: Option<Violation>,
 }
 
@@ -47,8 +49,8 @@ impl StreamReader {
         self.receiver.set_spin_policy(policy);
     }
 
-    /// Reads what is there, at most as much as `into` takes; returns how many bytes, 0 at the end of the stream (or if `into`
-    /// takes none), or `None` if nothing is there yet.
+    /// Reads what is there, at most as much as `into` takes; returns how many bytes, 0 at the end
+    /// of the stream (or if `into` takes none), or `None` if nothing is there yet.
     ///
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut` and `Closed`.
@@ -71,7 +73,8 @@ impl StreamReader {
         self.fill_parts(parts, StreamReader::try_read)
     }
 
-    /// Reads, waiting for the first byte; returns how many bytes, 0 at the end of the stream (or if `into` takes none).
+    /// Reads, waiting for the first byte; returns how many bytes, 0 at the end of the stream (or if
+    /// `into` takes none).
     ///
     /// # Errors
     /// [`ReceiveError`], other than `Closed`.
@@ -101,7 +104,8 @@ impl StreamReader {
         Ok(read.unwrap_or(0))
     }
 
-    /// Reads into the first part that takes something with `first`, and into the rest what is there.
+    /// Reads into the first part that takes something with `first`, and into the rest what is
+    /// there.
     fn fill_parts(
         &mut self,
         parts: &mut [IoSliceMut<'_>],
@@ -149,8 +153,8 @@ impl StreamReader {
         Ok(Next::Bytes(Held { record, at: 0 }))
     }
 
-    /// Reads from `held` on, as far as `into` takes it and something is there. Each record gives at least a byte, so `into`
-    /// bounds the turns.
+    /// Reads from `held` on, as far as `into` takes it and something is there. Each record gives at
+    /// least a byte, so `into` bounds the turns.
     fn take(&mut self, mut held: Held, into: &mut [u8]) -> Result<usize, ReceiveError> {
         let mut read = 0;
         loop {
@@ -182,8 +186,8 @@ impl StreamReader {
         error
     }
 
-    /// Whether the writer has finished the stream and everything before was read: an end of the file without this is a close,
-    /// or a death, somewhere in the middle.
+    /// Whether the writer has finished the stream and everything before was read: an end of the
+    /// file without this is a close, or a death, somewhere in the middle.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished
@@ -195,14 +199,15 @@ impl StreamReader {
         self.receiver.descriptors()
     }
 
-    /// Says to the peer that we are going to sleep and want to be rung. False: there is something (bytes, or the end), so do
-    /// not sleep.
+    /// Says to the peer that we are going to sleep and want to be rung. False: there is something
+    /// (bytes, or the end), so do not sleep.
     pub fn prepare_wait(&mut self) -> bool {
         let has_something = self.held.is_some() || self.finished || self.broken.is_some();
         !has_something && self.receiver.prepare_wait()
     }
 
-    /// Says that we are awake again. Needed after every [`StreamReader::prepare_wait`] that returned true.
+    /// Says that we are awake again. Needed after every [`StreamReader::prepare_wait`] that
+    /// returned true.
     pub fn cancel_wait(&mut self) {
         self.receiver.cancel_wait();
     }
@@ -226,7 +231,8 @@ impl StreamReader {
         self.receiver.closer()
     }
 
-    /// Whether the channel is closed, here or there, or the peer is dead. There may still be bytes to read.
+    /// Whether the channel is closed, here or there, or the peer is dead. There may still be bytes
+    /// to read.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.receiver.is_closed()

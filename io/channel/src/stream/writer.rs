@@ -9,10 +9,12 @@ use crate::parts::Parts;
 use crate::sender::Loan;
 use crate::{Closer, Descriptors, SendError, Sender, SpinPolicy};
 
-/// Writes bytes. Dropping it closes the channel, for both directions; what was written before can still be read.
+/// Writes bytes. Dropping it closes the channel, for both directions; what was written before can
+/// still be read.
 ///
-/// [`Write`] waits for room as long as it takes; the other methods say how long they wait. Errors of [`Write`] are those of a
-/// pipe: [`io::ErrorKind::BrokenPipe`] when the channel is closed or the peer dead.
+/// [`Write`] waits for room as long as it takes; the other methods say how long they wait. Errors
+/// of [`Write`] are those of a pipe: [`io::ErrorKind::BrokenPipe`] when the channel is closed or
+/// the peer dead.
 #[derive(Debug)]
 pub struct StreamWriter {
     sender: Sender,
@@ -23,7 +25,8 @@ pub struct StreamWriter {
     /// Bytes that were written and not yet sent, because they are few.
     held: Vec<u8>,
     finished: bool,
-    /// The rule that the peer broke, met behind bytes that had been written: said at each call from then on.
+    /// The rule that the peer broke, met behind bytes that had been written: said at each call from
+    /// then on.
     broken: Option<Violation>,
 }
 
@@ -42,15 +45,16 @@ impl StreamWriter {
         StreamWriter { sender, piece_bytes, batch_bytes: 0, held: Vec::new(), finished: false, broken: None }
     }
 
-    /// Most bytes that one record carries: what [`StreamWriter::try_write`] writes at once or not at all.
+    /// Most bytes that one record carries: what [`StreamWriter::try_write`] writes at once or not
+    /// at all.
     #[must_use]
     pub fn piece_bytes(&self) -> usize {
         self.piece_bytes
     }
 
-    /// Holds small writes back until they are `bytes` together (at most a piece), or until a flush. 0, the default: each write
-    /// shows at once. Whoever expects an answer flushes first. What is held when the writer is dropped is sent if there is
-    /// room at once: flush, if it matters.
+    /// Holds small writes back until they are `bytes` together (at most a piece), or until a flush.
+    /// 0, the default: each write shows at once. Whoever expects an answer flushes first. What is
+    /// held when the writer is dropped is sent if there is room at once: flush, if it matters.
     pub fn set_batch_bytes(&mut self, bytes: usize) {
         self.batch_bytes = bytes.min(self.piece_bytes);
     }
@@ -76,7 +80,8 @@ impl StreamWriter {
         self.write_parts(parts, Patience::None)
     }
 
-    /// Writes all, waiting for room; returns how many bytes: fewer only if the deadline came, or the end, after the first.
+    /// Writes all, waiting for room; returns how many bytes: fewer only if the deadline came, or
+    /// the end, after the first.
     ///
     /// # Errors
     /// [`SendError::TimedOut`] if there was no room for the first piece; others but `Full`.
@@ -114,10 +119,12 @@ impl StreamWriter {
         while parts.left() > 0 {
             match self.push(&mut parts, patience) {
                 Ok(()) => {}
-                // A doorbell fails after its record has been committed: nobody knows how much was written.
+                // A doorbell fails after its record has been committed: nobody knows how much was
+                // written.
                 Err(error @ SendError::Doorbell(_)) => return Err(error),
-                // What made this piece fail makes the next call's first one fail, too. But for a broken rule, of which the
-                // next call would only see that the channel has been closed.
+                // What made this piece fail makes the next call's first one fail, too. But for a
+                // broken rule, of which the next call would only see that the channel has been
+                // closed.
                 Err(error) if parts.left() < all => {
                     if let SendError::Corrupt(violation) = error {
                         self.broken = Some(violation);
@@ -187,8 +194,9 @@ impl StreamWriter {
         self.sender.flush()
     }
 
-    /// Ends this direction, waiting for room: the reader gets what was written before and is then at the end of the file. The
-    /// other direction goes on, as long as this writer is not dropped. More writing fails as on a closed channel.
+    /// Ends this direction, waiting for room: the reader gets what was written before and is then
+    /// at the end of the file. The other direction goes on, as long as this writer is not dropped.
+    /// More writing fails as on a closed channel.
     ///
     /// # Errors
     /// [`SendError`], other than `Full`; the direction is not ended then.
@@ -220,8 +228,9 @@ impl StreamWriter {
         self.sender.descriptors()
     }
 
-    /// Says to the peer that we wait for room to write `bytes` bytes (or the first piece of them; 0: to flush or finish) and
-    /// want to be rung. False: there is room, or the channel is closed, so do not sleep.
+    /// Says to the peer that we wait for room to write `bytes` bytes (or the first piece of them;
+    /// 0: to flush or finish) and want to be rung. False: there is room, or the channel is closed,
+    /// so do not sleep.
     ///
     /// # Errors
     /// [`SendError::Corrupt`].
@@ -230,7 +239,8 @@ impl StreamWriter {
         self.sender.prepare_wait(length)
     }
 
-    /// Says that we are awake again. Needed after every [`StreamWriter::prepare_wait`] that returned true.
+    /// Says that we are awake again. Needed after every [`StreamWriter::prepare_wait`] that
+    /// returned true.
     pub fn cancel_wait(&mut self) {
         self.sender.cancel_wait();
     }
@@ -243,7 +253,8 @@ impl StreamWriter {
         self.sender.drain_doorbell()
     }
 
-    /// Closes the channel, for both halves of this end and for the peer. What is held back is sent if there is room at once.
+    /// Closes the channel, for both halves of this end and for the peer. What is held back is sent
+    /// if there is room at once.
     pub fn close(&mut self) {
         // Nobody waits in a close; whoever must know flushes first.
         let _sent = self.try_flush();

@@ -1,4 +1,5 @@
-//! This test program once more, as the other process: with descriptors, and a line to whoever started it.
+//! This test program once more, as the other process: with descriptors, and a line to whoever
+//! started it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -26,7 +27,8 @@ pub fn start(role: &str) -> Other {
 }
 
 impl Other {
-    /// Passes descriptors; [`receive`] takes them. It is no error when the other has died meanwhile.
+    /// Passes descriptors; [`receive`] takes them. It is no error when the other has died
+    /// meanwhile.
     pub fn pass(&self, descriptors: &[BorrowedFd<'_>]) {
         let passed = sys::descriptors::send_with_descriptors(&self.line, b"here", descriptors);
         if let Err(error) = passed {
@@ -35,7 +37,8 @@ impl Other {
     }
 }
 
-/// Returns the role for which this process was started; `None` where a person runs its test by hand.
+/// Returns the role for which this process was started; `None` where a person runs its test by
+/// hand.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }

@@ -1,11 +1,12 @@
-//! Messages that tell, at the other end, whether they are the right ones, whole and in order; and choices that a seed
-//! repeats.
+//! Messages that tell, at the other end, whether they are the right ones, whole and in order; and
+//! choices that a seed repeats.
 #![allow(dead_code, reason = "each test program takes what it needs of it")]
 
 /// Names the seed of a run, in hexadecimal, so that a failure can be repeated.
 pub const SEED: &str = "TOMBOLO_SEED";
 
-/// The seed of this run: the one that [`SEED`] names, or a new one. Printed, because a failure's output shows it.
+/// The seed of this run: the one that [`SEED`] names, or a new one. Printed, because a failure's
+/// output shows it.
 pub fn seed() -> u64 {
     let given = std::env::var(SEED).ok();
     let seed = given.map_or_else(sys::clock::clock_ns, |text| {
@@ -15,7 +16,8 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// A generator of choices (SplitMix64, Steele et al. 2014): any seed is good, and neighbours have nothing in common.
+/// A generator of choices (SplitMix64, Steele et al. 2014): any seed is good, and neighbours have
+/// nothing in common.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -44,9 +46,11 @@ impl Random {
     }
 }
 
-/// Where a message's noise starts within the block: this many places are enough that neighbours differ.
+/// Where a message's noise starts within the block: this many places are enough that neighbours
+/// differ.
 const PLACES: usize = 4096;
-/// The most bytes of an ordinary long message, so that a run is of many messages and not of few huge ones.
+/// The most bytes of an ordinary long message, so that a run is of many messages and not of few
+/// huge ones.
 const ORDINARY_BYTES: usize = 4096;
 /// One in so many is as long as messages may be.
 const HUGE_ONE_IN: usize = 2048;

@@ -17,7 +17,8 @@ const ROUND: Duration = Duration::from_millis(500);
 const UNFROZEN_ROUNDS: u32 = 3;
 
 impl Cgroups {
-    /// Kills every process of the cgroup `path` and those below it, waits until all are gone, and tells how many there were.
+    /// Kills every process of the cgroup `path` and those below it, waits until all are gone, and
+    /// tells how many there were.
     ///
     /// # Errors
     /// [`Error::StillAlive`] for processes that hang in the kernel.
@@ -26,8 +27,10 @@ impl Cgroups {
         let mut killed = BTreeSet::new();
         let mut round = 0;
         loop {
-            // Frozen processes of version 1 can't fork while they are killed one by one; version 2 kills at a stroke. Who fork no faster than they
-            // are killed are not frozen: were we killed in between, they would stay, and no signal ends them, until somebody thaws them.
+            // Frozen processes of version 1 can't fork while they are killed one by one; version 2
+            // kills at a stroke. Who fork no faster than they are killed are not frozen: were we
+            // killed in between, they would stay, and no signal ends them, until somebody thaws
+            // them.
             if round >= UNFROZEN_ROUNDS {
                 self.each_freezer(path, "FROZEN");
             }
@@ -56,8 +59,8 @@ impl Cgroups {
         }
     }
 
-    /// Descriptors of the cgroup's processes. Each is opened first and looked up again afterwards, so that a number which was reused
-    /// in between can't get a stranger killed.
+    /// Descriptors of the cgroup's processes. Each is opened first and looked up again afterwards,
+    /// so that a number which was reused in between can't get a stranger killed.
     fn open_processes(&self, path: &str) -> Vec<(u32, OwnedFd)> {
         let opened: Vec<(u32, OwnedFd)> = self
             .processes(path)
@@ -93,9 +96,11 @@ impl Cgroups {
     }
 }
 
-/// Children too: a runtime that was killed while it paused a container leaves that one frozen by itself.
+/// Children too: a runtime that was killed while it paused a container leaves that one frozen by
+/// itself.
 fn set_freezer(path: &Path, state: &str, depth: usize) {
-    // A cgroup that is gone needs no freezing, and one that can't be frozen is killed in several rounds.
+    // A cgroup that is gone needs no freezing, and one that can't be frozen is killed in several
+    // rounds.
     let _ = write(&path.join("freezer.state"), state);
     if depth > 0 && state == "THAWED" {
         directories(path).iter().for_each(|child| set_freezer(&path.join(child), state, depth - 1));

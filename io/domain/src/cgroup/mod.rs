@@ -1,7 +1,9 @@
-//! Control groups by direct file writes: version 1 (a hierarchy per controller), version 2, and machines that have both.
+//! Control groups by direct file writes: version 1 (a hierarchy per controller), version 2, and
+//! machines that have both.
 //!
-//! Every path here is relative to the mount of each hierarchy (`tombolo/DC/DOMAIN`), and every operation is done
-//! in all hierarchies that matter. Nothing outside the path that the caller names is ever touched.
+//! Every path here is relative to the mount of each hierarchy (`tombolo/DC/DOMAIN`), and every
+//! operation is done in all hierarchies that matter. Nothing outside the path that the caller names
+//! is ever touched.
 
 mod kill;
 mod pin;
@@ -18,18 +20,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Controllers that limit, account or find the processes of a domain. In the other hierarchies of version 1 (cpuset, blkio, devices)
-/// only the OCI runtime makes directories, and we remove them.
+/// Controllers that limit, account or find the processes of a domain. In the other hierarchies of
+/// version 1 (cpuset, blkio, devices) only the OCI runtime makes directories, and we remove them.
 const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "freezer"];
 /// The period over which a processor limit is kept, in microseconds: the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
-/// How long the removal of a cgroup is tried: the kernel lets go of a dead task's cgroup a moment after its pidfd says
-/// that it ended, and has no event for it in version 1.
+/// How long the removal of a cgroup is tried: the kernel lets go of a dead task's cgroup a moment
+/// after its pidfd says that it ended, and has no event for it in version 1.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two such attempts.
 const REMOVE_PAUSE: Duration = Duration::from_millis(2);
-/// How often a cgroup is made anew whose parent was removed meanwhile: each time somebody else has to find it empty within
-/// microseconds, and there are fewer domains than this.
+/// How often a cgroup is made anew whose parent was removed meanwhile: each time somebody else has
+/// to find it empty within microseconds, and there are fewer domains than this.
 const MAX_ATTEMPTS: u32 = 1000;
 /// Deepest nesting of cgroups that we descend into.
 const MAX_DEPTH: usize = 16;
@@ -98,7 +100,8 @@ impl Cgroups {
         Ok(Self::from_mountinfo(&fs::read_to_string(path).at("read", path)?, Path::new("/")))
     }
 
-    /// The same from a given text, with all mount points below `prefix`: for trying both versions on any machine.
+    /// The same from a given text, with all mount points below `prefix`: for trying both versions
+    /// on any machine.
     #[must_use]
     pub fn from_mountinfo(text: &str, prefix: &Path) -> Self {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
@@ -109,7 +112,8 @@ impl Cgroups {
                 "cgroup2" => (Version::Two, words(&at.join("cgroup.controllers"))),
                 _ => continue,
             };
-            // A later mount hides an earlier one on the same place, and a second view of one hierarchy adds nothing.
+            // A later mount hides an earlier one on the same place, and a second view of one
+            // hierarchy adds nothing.
             hierarchies.retain(|h| h.mount != at);
             if !hierarchies.iter().any(|h| h.version == version && h.controllers == controllers) {
                 hierarchies.push(Hierarchy { mount: at, version, controllers });
@@ -124,7 +128,8 @@ impl Cgroups {
         self.hierarchies.iter().any(Hierarchy::holds_domains)
     }
 
-    /// The first hierarchy of those that hold domains of which nothing can be written from here, whoever we are, as in many containers: nothing can be held together or kept then.
+    /// The first hierarchy of those that hold domains of which nothing can be written from here,
+    /// whoever we are, as in many containers: nothing can be held together or kept then.
     #[must_use]
     pub fn read_only(&self) -> Option<&Path> {
         let is_read_only = |mount: &Path| {
@@ -156,8 +161,9 @@ impl Cgroups {
         self.hierarchies.iter().filter(|h| h.holds_domains()).try_for_each(|h| make(h, path))
     }
 
-    /// As [`Cgroups::create`], in the other hierarchies of version 1 too, for the cgroup of a domain: the OCI runtime makes directories
-    /// there step by step, and a parent that is empty meanwhile is taken for one that nobody uses ([`Cgroups::remove_if_empty`]).
+    /// As [`Cgroups::create`], in the other hierarchies of version 1 too, for the cgroup of a
+    /// domain: the OCI runtime makes directories there step by step, and a parent that is empty
+    /// meanwhile is taken for one that nobody uses ([`Cgroups::remove_if_empty`]).
     ///
     /// # Errors
     /// When a directory can't be made where domains are held.
@@ -175,7 +181,8 @@ impl Cgroups {
     /// Sets the limits of the cgroup `path`, and lifts those that are absent.
     ///
     /// # Errors
-    /// [`Error::Controller`] for a limit that no hierarchy can keep; [`Error::File`] when the kernel refuses a value.
+    /// [`Error::Controller`] for a limit that no hierarchy can keep; [`Error::File`] when the
+    /// kernel refuses a value.
     pub fn limit(&self, path: &str, limits: &Limits) -> Result<()> {
         self.limit_cpu(path, limits.cpu)?;
         self.limit_memory(path, limits.memory_bytes)?;
@@ -214,7 +221,8 @@ impl Cgroups {
             mount.join(path).join("memory.memsw.limit_in_bytes"),
         );
         let value = bytes.map_or_else(|| "-1".to_owned(), |b| b.to_string());
-        // With swap accounting, the sum can't be below the plain limit, so which goes first depends on the direction.
+        // With swap accounting, the sum can't be below the plain limit, so which goes first depends
+        // on the direction.
         if swap.exists() && bytes.is_none() {
             write(&swap, &value)?;
         }
@@ -245,7 +253,8 @@ impl Cgroups {
     /// # Errors
     /// When the kernel refuses, such as for a process that is gone.
     pub fn join(&self, path: &str, pid: u32) -> Result<()> {
-        // Where only some cgroups are made, as for those that are bound to processors, it is put where there is one.
+        // Where only some cgroups are made, as for those that are bound to processors, it is put
+        // where there is one.
         let takes = |h: &&Hierarchy| {
             h.holds_domains() || (h.has("cpuset") && h.mount.join(path).join("cgroup.procs").exists())
         };
@@ -255,7 +264,8 @@ impl Cgroups {
         Ok(())
     }
 
-    /// The processes of the cgroup `path` and those below it, in any hierarchy; none when there is no such cgroup.
+    /// The processes of the cgroup `path` and those below it, in any hierarchy; none when there is
+    /// no such cgroup.
     #[must_use]
     pub fn processes(&self, path: &str) -> Vec<u32> {
         let mut pids = Vec::new();
@@ -267,7 +277,8 @@ impl Cgroups {
         pids
     }
 
-    /// Removes the cgroup `path` and those below it from every hierarchy, and tells how many directories went.
+    /// Removes the cgroup `path` and those below it from every hierarchy, and tells how many
+    /// directories went.
     ///
     /// # Errors
     /// When a process is left in one.
@@ -280,7 +291,8 @@ impl Cgroups {
         Ok(removed)
     }
 
-    /// Removes the cgroup `path` where it is empty, without waiting: for parents that others may still be using.
+    /// Removes the cgroup `path` where it is empty, without waiting: for parents that others may
+    /// still be using.
     pub fn remove_if_empty(&self, path: &str) {
         for hierarchy in &self.hierarchies {
             // A directory that is in use or gone is as it should be.
@@ -314,7 +326,8 @@ fn make(hierarchy: &Hierarchy, path: &str) -> Result<()> {
     while_parents_vanish(|| make_once(hierarchy, path))
 }
 
-/// Does it again where something was not there: somebody else may remove a parent before there is anything in it.
+/// Does it again where something was not there: somebody else may remove a parent before there is
+/// anything in it.
 pub(crate) fn while_parents_vanish<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..MAX_ATTEMPTS {
         match attempt() {
@@ -338,8 +351,9 @@ fn make_once(hierarchy: &Hierarchy, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Puts the controllers that we use at work in the children of a version 2 cgroup. Failing is no error here: a limit that is
-/// asked for and can't be set is one, and says so in [`Cgroups::limit`].
+/// Puts the controllers that we use at work in the children of a version 2 cgroup. Failing is no
+/// error here: a limit that is asked for and can't be set is one, and says so in
+/// [`Cgroups::limit`].
 fn delegate(hierarchy: &Hierarchy, at: &Path) {
     if hierarchy.version == Version::One {
         return;
@@ -400,7 +414,8 @@ fn remove_tree(path: &Path, depth: usize, deadline: Instant, removed: &mut usize
                 if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
                     && Instant::now() < deadline =>
             {
-                // tidy(sleep): version 1 has no event for a cgroup becoming empty; bounded by REMOVE_TIMEOUT
+                // tidy(sleep): version 1 has no event for a cgroup becoming empty; bounded by
+                // REMOVE_TIMEOUT
                 std::thread::sleep(REMOVE_PAUSE);
             }
             Err(e) => return Err(e).at("remove cgroup", path),

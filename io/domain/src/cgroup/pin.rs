@@ -7,10 +7,12 @@ use std::io;
 use std::path::Path;
 
 impl Cgroups {
-    /// Binds the cgroup `path`, and those below it that hold the domain's own processes, to these processors; `None`: to those of whoever is above.
+    /// Binds the cgroup `path`, and those below it that hold the domain's own processes, to these
+    /// processors; `None`: to those of whoever is above.
     ///
     /// # Errors
-    /// [`Error::Controller`] where there is no such controller; [`Error::File`] when the kernel refuses.
+    /// [`Error::Controller`] where there is no such controller; [`Error::File`] when the kernel
+    /// refuses.
     pub fn pin(&self, path: &str, processors: Option<&[usize]>) -> Result<()> {
         let missing = Error::Controller { what: "processors of its own", controller: "cpuset" };
         let hierarchy = self.with("cpuset").ok_or(missing)?;
@@ -27,8 +29,9 @@ impl Cgroups {
             let file = at.join("cpuset.cpus");
             return match list {
                 Some(list) => write(&file, &list),
-                // An empty line takes it back; a write of no bytes at all would never come to the kernel. Older kernels take none as long as there are processes (`ENOSPC`): then it is
-                // all that is above.
+                // An empty line takes it back; a write of no bytes at all would never come to the
+                // kernel. Older kernels take none as long as there are processes (`ENOSPC`): then
+                // it is all that is above.
                 None => write(&file, "\n").or_else(|refused| match self.all_above(path) {
                     Some(all) => write(&file, &all),
                     None => Err(refused),
@@ -68,14 +71,16 @@ impl Cgroups {
         found
     }
 
-    /// The processors that the cgroup `path` is bound to, as the kernel lists them; `None`: it is not.
+    /// The processors that the cgroup `path` is bound to, as the kernel lists them; `None`: it is
+    /// not.
     #[must_use]
     pub fn pinned(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(self.with("cpuset")?.mount.join(path).join("cpuset.cpus")).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
-    /// All processors that whoever is in the cgroup above `path` may use, where the hierarchy is of version 2.
+    /// All processors that whoever is in the cgroup above `path` may use, where the hierarchy is of
+    /// version 2.
     fn all_above(&self, path: &str) -> Option<String> {
         let at = self.with("cpuset")?.mount.join(path);
         let text = fs::read_to_string(at.parent()?.join("cpuset.cpus.effective")).ok()?;
@@ -83,7 +88,8 @@ impl Cgroups {
     }
 }
 
-/// Makes a cgroup of version 1 that processes can be put into: one without processors or memory takes none.
+/// Makes a cgroup of version 1 that processes can be put into: one without processors or memory
+/// takes none.
 fn make(mount: &Path, path: &str) -> Result<()> {
     let mut at = mount.to_owned();
     for component in path.split('/') {

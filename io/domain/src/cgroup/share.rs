@@ -9,18 +9,21 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Shortest period over which the kernel keeps a quota, in µs (`min_cfs_quota_period`); shortest quota, too.
+/// Shortest period over which the kernel keeps a quota, in µs (`min_cfs_quota_period`); shortest
+/// quota, too.
 pub const SHORTEST_PERIOD_US: u64 = 1_000;
 /// Longest one (`max_cfs_quota_period`).
 pub const LONGEST_PERIOD_US: u64 = 1_000_000;
-/// Weight of whoever has a promise, version 1: the most there is, so that a promise is kept beside whoever has none.
+/// Weight of whoever has a promise, version 1: the most there is, so that a promise is kept beside
+/// whoever has none.
 const PROMISED_SHARES: u64 = 262_144;
 /// The weight that a cgroup is made with, version 1.
 const USUAL_SHARES: u64 = 1_024;
 /// The same two, version 2.
 const PROMISED_WEIGHT: u64 = 10_000;
 const USUAL_WEIGHT: u64 = 100;
-/// How long processes may take to be frozen: until each comes by the kernel's exit. Only one that hangs in the kernel takes longer.
+/// How long processes may take to be frozen: until each comes by the kernel's exit. Only one that
+/// hangs in the kernel takes longer.
 const FREEZING: Duration = Duration::from_millis(200);
 
 /// A quota as the kernel keeps it.
@@ -33,8 +36,10 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The quota for a budget in each period, in ns. Periods that the kernel does not know become ones that it does, with the same share: longer ones are cut
-    /// into equal parts, so that the budget comes sooner; `false` beside it says that a shorter one was stretched, so that the budget may come later.
+    /// The quota for a budget in each period, in ns. Periods that the kernel does not know become
+    /// ones that it does, with the same share: longer ones are cut into equal parts, so that the
+    /// budget comes sooner; `false` beside it says that a shorter one was stretched, so that the
+    /// budget may come later.
     #[must_use]
     pub fn of(budget_ns: u64, period_ns: u64) -> (Self, bool) {
         let period_us = (period_ns / 1_000).max(1);
@@ -67,7 +72,8 @@ pub struct QuotaFile {
 }
 
 impl QuotaFile {
-    /// Tells the kernel this quota, as far as it was not told it already; and looks whether it took it.
+    /// Tells the kernel this quota, as far as it was not told it already; and looks whether it took
+    /// it.
     ///
     /// # Errors
     /// The kernel's; `ENODEV` where the cgroup is gone.
@@ -77,7 +83,8 @@ impl QuotaFile {
             None => self.quota.write_all_at(format!("{} {}", to.budget_us, to.period_us).as_bytes(), 0)?,
             Some(period) => {
                 let put = |file: &File, value: u64| file.write_all_at(value.to_string().as_bytes(), 0);
-                // What is in force in between is not more than both: a longer period first, a shorter one last.
+                // What is in force in between is not more than both: a longer period first, a
+                // shorter one last.
                 let is_longer = was.is_none_or(|was| to.period_us > was.period_us);
                 if is_longer {
                     put(period, to.period_us)?;
@@ -134,7 +141,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// The whole disk that holds a path; `None` where that is no disk (such as overlay, tmpfs, network).
+    /// The whole disk that holds a path; `None` where that is no disk (such as overlay, tmpfs,
+    /// network).
     #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
@@ -149,10 +157,12 @@ impl Device {
 }
 
 impl Cgroups {
-    /// Promises the cgroup `path` processor time: at most this, and before all who are promised nothing. `None` takes it back.
+    /// Promises the cgroup `path` processor time: at most this, and before all who are promised
+    /// nothing. `None` takes it back.
     ///
     /// # Errors
-    /// [`Error::Controller`] where there is no such controller; [`Error::File`] when the kernel refuses.
+    /// [`Error::Controller`] where there is no such controller; [`Error::File`] when the kernel
+    /// refuses.
     pub fn promise_cpu(&self, path: &str, quota: Option<Quota>) -> Result<()> {
         let hierarchy =
             self.with("cpu").ok_or(Error::Controller { what: "processor time", controller: "cpu" })?;
@@ -181,7 +191,8 @@ impl Cgroups {
     /// Opens the quota of the cgroup `path` for changes.
     ///
     /// # Errors
-    /// [`Error::Controller`] where there is no such controller; [`Error::File`] where it can't be opened.
+    /// [`Error::Controller`] where there is no such controller; [`Error::File`] where it can't be
+    /// opened.
     pub fn quota_file(&self, path: &str) -> Result<QuotaFile> {
         let hierarchy =
             self.with("cpu").ok_or(Error::Controller { what: "processor time", controller: "cpu" })?;
@@ -213,14 +224,16 @@ impl Cgroups {
         Some(Quota { budget_us: budget.parse().ok()?, period_us: period.parse().ok()? })
     }
 
-    /// Whether a process that is in another cgroup of the controller `cpu` has its time counted there, too: version 1, where one hierarchy has both.
+    /// Whether a process that is in another cgroup of the controller `cpu` has its time counted
+    /// there, too: version 1, where one hierarchy has both.
     #[must_use]
     pub fn counts_where_it_schedules(&self) -> bool {
         self.with("cpuacct")
             .is_some_and(|hierarchy| hierarchy.version == Version::One && hierarchy.has("cpu"))
     }
 
-    /// How many periods of the quota have passed while somebody wanted to run; what changes of it are in force after the next.
+    /// How many periods of the quota have passed while somebody wanted to run; what changes of it
+    /// are in force after the next.
     #[must_use]
     pub fn quota_periods(&self, path: &str) -> Option<u64> {
         super::usage::keyed(&self.with("cpu")?.mount.join(path).join("cpu.stat"), "nr_periods")
@@ -272,10 +285,12 @@ impl Cgroups {
         }
     }
 
-    /// Holds the cgroup `path` and those below it to so many bytes and operations a second of a disk, reading and writing each; 0 is no bound.
+    /// Holds the cgroup `path` and those below it to so many bytes and operations a second of a
+    /// disk, reading and writing each; 0 is no bound.
     ///
     /// # Errors
-    /// [`Error::Controller`] where no hierarchy has the cgroup; [`Error::File`] when the kernel refuses.
+    /// [`Error::Controller`] where no hierarchy has the cgroup; [`Error::File`] when the kernel
+    /// refuses.
     pub fn promise_disk(&self, path: &str, device: Device, bytes: u64, operations: u64) -> Result<()> {
         let Device { major, minor } = device;
         if let Some(hierarchy) = self.with("blkio") {
@@ -305,8 +320,9 @@ impl Cgroups {
         write(&hierarchy.mount.join(path).join("io.max"), &text)
     }
 
-    /// Holds all processes of the cgroup `path`, or lets them go on. Returns when all of them are held; one that hangs in the kernel is held
-    /// when it comes back from there, and not waited for.
+    /// Holds all processes of the cgroup `path`, or lets them go on. Returns when all of them are
+    /// held; one that hangs in the kernel is held when it comes back from there, and not waited
+    /// for.
     ///
     /// # Errors
     /// [`Error::Controller`] where there is no freezer; [`Error::File`] when the kernel refuses.
@@ -331,8 +347,8 @@ impl Cgroups {
         Ok(())
     }
 
-    /// How long, in us, processes of the cgroup `path` have waited in all for what this controller gives, `cpu`, `memory` or `io`; where the kernel tells that only
-    /// of the whole node, that.
+    /// How long, in us, processes of the cgroup `path` have waited in all for what this controller
+    /// gives, `cpu`, `memory` or `io`; where the kernel tells that only of the whole node, that.
     #[must_use]
     pub fn pressure_us(&self, path: &str, controller: &str) -> Option<u64> {
         let own = self.with(controller).filter(|h| h.version == Version::Two);

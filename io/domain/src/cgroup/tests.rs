@@ -91,7 +91,8 @@ fn version_2_has_one_tree_and_delegates_its_controllers() {
     assert!(text(&dir, "t/d/memory.max").starts_with("max"));
 }
 
-/// The story of it: nothing was written to take a binding back, so the kernel was told nothing, and who went over to deadlines was refused them.
+/// The story of it: nothing was written to take a binding back, so the kernel was told nothing, and
+/// who went over to deadlines was refused them.
 #[test]
 fn version_2_is_told_that_nobody_is_bound_any_more() {
     let all = "cpuset cpu\n";

@@ -1,4 +1,5 @@
-//! Reading a blob: bounded by the size that its descriptor says, and compared with its digest at the end.
+//! Reading a blob: bounded by the size that its descriptor says, and compared with its digest at
+//! the end.
 
 use super::{ImageError, MAX_DOCUMENT_BYTES, Result, While};
 use flate2::read::MultiGzDecoder;
@@ -7,7 +8,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use zstd::stream::read::Decoder;
 
-/// Largest window of a compressed layer, as a power of two: what `zstd` itself allows by default (128 MiB).
+/// Largest window of a compressed layer, as a power of two: what `zstd` itself allows by default
+/// (128 MiB).
 const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// A blob being read.
@@ -56,7 +58,8 @@ impl Read for Blob {
     }
 }
 
-/// The tar inside a layer: what it is compressed by is seen in its first bytes, whatever its media type says.
+/// The tar inside a layer: what it is compressed by is seen in its first bytes, whatever its media
+/// type says.
 pub(super) fn decompressed(blob: &mut Blob) -> Result<Box<dyn Read + '_>> {
     let name = blob.name.clone();
     let mut reader = BufReader::with_capacity(64 * 1024, blob);

@@ -1,7 +1,7 @@
 //! Laying one layer's tar over a tree (OCI image specification, "Applying Changesets").
 //!
-//! Every path is taken apart and walked from the tree's own descriptor with `RESOLVE_IN_ROOT`: a link in the tree leads at most to
-//! another place in it. The last component is never followed.
+//! Every path is taken apart and walked from the tree's own descriptor with `RESOLVE_IN_ROOT`: a
+//! link in the tree leads at most to another place in it. The last component is never followed.
 
 use super::blob::{Blob, decompressed};
 use super::{ImageError, MAX_DEPTH, MAX_ENTRIES, MAX_UNPACKED_BYTES, Result, While};
@@ -36,8 +36,9 @@ pub(super) struct Unpacker {
     bytes: u64,
     /// The entries that this layer made, as (inode of the directory, name): a whiteout spares it.
     made: HashSet<(u64, CString)>,
-    /// How deep each directory of the tree is, by its inode: all of them were made here, and none is ever moved. Links in the tree
-    /// shorten the way to a place, so the entry's own path does not tell.
+    /// How deep each directory of the tree is, by its inode: all of them were made here, and none
+    /// is ever moved. Links in the tree shorten the way to a place, so the entry's own path does
+    /// not tell.
     depths: HashMap<u64, u16>,
 }
 
@@ -189,7 +190,8 @@ impl Unpacker {
         self.remove_lower(&place.dir, place.inode, &hidden, MAX_DEPTH).doing(doing)
     }
 
-    /// Removes a name unless this layer made it, and of a directory that it made, all that it did not.
+    /// Removes a name unless this layer made it, and of a directory that it made, all that it did
+    /// not.
     fn remove_lower(
         &self,
         dir: &OwnedFd,
@@ -285,7 +287,8 @@ impl Unpacker {
         };
         let joined = parents.join(&b'/');
         let from = self.open_inside(if joined.is_empty() { b"." } else { &joined }).doing(doing)?;
-        // Without AT_SYMLINK_FOLLOW, so that a link in the tree is linked itself and not what it names outside.
+        // Without AT_SYMLINK_FOLLOW, so that a link in the tree is linked itself and not what it
+        // names outside.
         linkat(&from, *last, &place.dir, place.name.as_c_str(), AtFlags::empty()).doing(doing)
     }
 }

@@ -67,7 +67,8 @@ impl ImageLayout {
             }
             Self::Tar(file, index) => {
                 let Some(&(position, size)) = index.get(name) else { return Ok(None) };
-                // Positions of duplicates of a descriptor are shared, so this one is used by one blob at a time.
+                // Positions of duplicates of a descriptor are shared, so this one is used by one
+                // blob at a time.
                 let mut file = file.try_clone().doing(|| "read it".into())?;
                 file.seek(SeekFrom::Start(position)).doing(|| "read it".into())?;
                 Ok(Some((file.take(size), size)))

@@ -1,8 +1,10 @@
-//! Roots from OCI image layouts (OCI image specification 1.1), as skopeo, buildah and podman save them: a directory or a tar.
+//! Roots from OCI image layouts (OCI image specification 1.1), as skopeo, buildah and podman save
+//! them: a directory or a tar.
 //!
-//! The maker of an image may be hostile. Every blob is verified against the digest by which it was asked for while it is read, and
-//! thrown away if it differs; nothing is written outside the tree; all sizes are bounded. An unpacked image is kept under its
-//! manifest's digest, so that the next domain only checks the index.
+//! The maker of an image may be hostile. Every blob is verified against the digest by which it was
+//! asked for while it is read, and thrown away if it differs; nothing is written outside the tree;
+//! all sizes are bounded. An unpacked image is kept under its manifest's digest, so that the next
+//! domain only checks the index.
 
 mod blob;
 mod layer;
@@ -21,7 +23,8 @@ const MAX_LAYERS: usize = 256;
 const MAX_UNPACKED_BYTES: u64 = 32 * 1024 * 1024 * 1024;
 /// Most entries of all layers together.
 const MAX_ENTRIES: u64 = 2_000_000;
-/// Most directories below each other: several times what systems and their packages have. A whiteout is applied level by level.
+/// Most directories below each other: several times what systems and their packages have. A
+/// whiteout is applied level by level.
 const MAX_DEPTH: u16 = 256;
 /// Largest index, manifest or configuration, in bytes: what registries accept.
 const MAX_DOCUMENT_BYTES: u64 = 4 * 1024 * 1024;
@@ -146,7 +149,8 @@ pub(crate) fn prepare(images: &Path, path: &Path, tag: Option<&str>) -> Result<I
     Ok(root_of(&kept, image))
 }
 
-/// Returns the result of [`prepare`] without unpacking: the tree is there only if somebody has unpacked it.
+/// Returns the result of [`prepare`] without unpacking: the tree is there only if somebody has
+/// unpacked it.
 pub(crate) fn describe(images: &Path, path: &Path, tag: Option<&str>) -> Result<ImageRoot> {
     let image = ImageLayout::open(path)?.image(tag)?;
     Ok(root_of(&images.join(kept_name(&image)), image))
@@ -167,16 +171,16 @@ fn root_of(kept: &Path, image: layout::Image) -> ImageRoot {
     }
 }
 
-/// The directory in which an image is being unpacked. It is its own lock, so that nobody waits for another image; the kernel lets
-/// go of it however the one who has it ends.
+/// The directory in which an image is being unpacked. It is its own lock, so that nobody waits for
+/// another image; the kernel lets go of it however the one who has it ends.
 struct Unfinished {
     path: PathBuf,
     directory: File,
 }
 
 impl Unfinished {
-    /// Makes it, or takes what somebody left who was killed. Waits for who is unpacking that image; `None` if it was renamed or
-    /// removed meanwhile.
+    /// Makes it, or takes what somebody left who was killed. Waits for who is unpacking that image;
+    /// `None` if it was renamed or removed meanwhile.
     fn take(path: PathBuf) -> Result<Option<Self>> {
         match fs::DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -224,8 +228,9 @@ fn unpack(
     result
 }
 
-/// Gives a tree the name under which it is trusted from now on: not before all of it is on the disk, or a machine that loses its
-/// power could come back with the name and without what was written.
+/// Gives a tree the name under which it is trusted from now on: not before all of it is on the
+/// disk, or a machine that loses its power could come back with the name and without what was
+/// written.
 fn keep(images: &Path, unfinished: &Unfinished, kept: &Path) -> Result<()> {
     rustix::fs::syncfs(&unfinished.directory).doing(|| format!("write out {}", unfinished.path.display()))?;
     fs::rename(&unfinished.path, kept).doing(|| format!("rename {}", unfinished.path.display()))?;
@@ -247,8 +252,8 @@ fn remove(path: &Path) -> Result<()> {
     sys::tree::remove(path).doing(|| format!("remove {}", path.display()))
 }
 
-/// Has a thread remove what a killed daemon left half unpacked, unless somebody is unpacking it right now: nobody waits for what
-/// may be millions of files.
+/// Has a thread remove what a killed daemon left half unpacked, unless somebody is unpacking it
+/// right now: nobody waits for what may be millions of files.
 pub(crate) fn clear_unfinished(images: &Path) {
     let entries = fs::read_dir(images).into_iter().flatten().flatten();
     let left: Vec<PathBuf> = entries

@@ -188,8 +188,9 @@ fn a_forged_blob_is_refused_and_leaves_nothing() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-// An entry's path is at most 4096 bytes long, and through links each entry goes on where the one before ended. What was unpacked so was
-// removed by a recursion for each level, and ended the daemon, then each one that was started after it.
+// An entry's path is at most 4096 bytes long, and through links each entry goes on where the one
+// before ended. What was unpacked so was removed by a recursion for each level, and ended the
+// daemon, then each one that was started after it.
 #[test]
 fn a_layer_that_goes_deeper_and_deeper_through_links_is_refused() {
     let mut maker = Maker::new();
@@ -327,7 +328,8 @@ fn what_is_no_layout_says_so() {
 /// Set where the test below is the traced process: the layout, and where to unpack it.
 const TRACED: &str = "TOMBOLO_TEST_TRACED";
 
-// An image was renamed to the name that is trusted before it was on the disk: after a power cut it was there with empty programs, for good.
+// An image was renamed to the name that is trusted before it was on the disk: after a power cut it
+// was there with empty programs, for good.
 #[test]
 fn an_image_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_used() {
     if let Ok(places) = std::env::var(TRACED) {

@@ -1,9 +1,10 @@
 //! The output of a domain on disk.
 //!
-//! One line of text per line of output, in the format of the Kubernetes container runtime interface, which log shippers read:
-//! `2026-11-20T06:16:00.123456789Z stdout F the line`. The third word is `F` for the end of a line and `P` for a piece of
-//! one that is longer than [`MAX_LINE_BYTES`]. The stream is `stdout`, `stderr` or `monitor` (remarks of our own).
-//! A file that is full is renamed to `NAME.log.1`, that one to `NAME.log.2`, and the oldest goes.
+//! One line of text per line of output, in the format of the Kubernetes container runtime
+//! interface, which log shippers read: `2026-11-20T06:16:00.123456789Z stdout F the line`. The
+//! third word is `F` for the end of a line and `P` for a piece of one that is longer than
+//! [`MAX_LINE_BYTES`]. The stream is `stdout`, `stderr` or `monitor` (remarks of our own). A file
+//! that is full is renamed to `NAME.log.1`, that one to `NAME.log.2`, and the oldest goes.
 
 mod read;
 mod write;

@@ -1,4 +1,5 @@
-//! Reading logs: the last so many lines, from a moment on, and what is written meanwhile, across rotations.
+//! Reading logs: the last so many lines, from a moment on, and what is written meanwhile, across
+//! rotations.
 
 use super::{MAX_FILES, MAX_LINE_BYTES, Record, Stream, file};
 use crate::clock::{TEXT_BYTES, rfc3339};
@@ -13,7 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Longest text line of a log: time, stream, tag and a piece of output. A longer one is not ours, and is skipped.
+/// Longest text line of a log: time, stream, tag and a piece of output. A longer one is not ours,
+/// and is skipped.
 const MAX_TEXT_BYTES: u64 = (MAX_LINE_BYTES + 64) as u64;
 /// How much is read at a time when looking for the last lines.
 const BLOCK_BYTES: u64 = 64 * 1024;
@@ -33,9 +35,10 @@ pub struct LogQuery {
 
 /// A place in a domain's logs.
 ///
-/// [`LogReader::next_record`] never waits. With `follow`, `None` means "not yet": wait for [`LogReader::descriptor`] to become
-/// readable (or call [`LogReader::wait`]) and ask again. The end of the domain is not the end of its log: who follows decides.
-/// Without `follow` it ends with what had been written when it was opened, however fast the domain writes meanwhile.
+/// [`LogReader::next_record`] never waits. With `follow`, `None` means "not yet": wait for
+/// [`LogReader::descriptor`] to become readable (or call [`LogReader::wait`]) and ask again. The
+/// end of the domain is not the end of its log: who follows decides. Without `follow` it ends with
+/// what had been written when it was opened, however fast the domain writes meanwhile.
 #[derive(Debug)]
 pub struct LogReader {
     log: PathBuf,
@@ -152,8 +155,9 @@ impl LogReader {
         Ok(ready > 0)
     }
 
-    /// As [`LogReader::wait`], for a caller that passes the records on to `out`: it also ends when nobody can read that any
-    /// more (a pipe without a reader, a socket or a terminal that has hung up), and when the log is removed.
+    /// As [`LogReader::wait`], for a caller that passes the records on to `out`: it also ends when
+    /// nobody can read that any more (a pipe without a reader, a socket or a terminal that has hung
+    /// up), and when the log is removed.
     ///
     /// # Errors
     /// `Unsupported` without `follow`.
@@ -170,8 +174,9 @@ impl LogReader {
         Ok(if self.is_removed().at("follow log", &self.log)? { Waited::LogGone } else { Waited::More })
     }
 
-    /// Whether the log was there and is no more, with all that was set aside of it. What was read last may have been written
-    /// before that, so nothing of an open file is lost: it is read to its end first.
+    /// Whether the log was there and is no more, with all that was set aside of it. What was read
+    /// last may have been written before that, so nothing of an open file is lost: it is read to
+    /// its end first.
     fn is_removed(&mut self) -> io::Result<bool> {
         let folder = self.log.parent().unwrap_or(Path::new("/"));
         if metadata(folder)?.is_some() && (!self.found || self.oldest()?.is_some()) {
@@ -193,7 +198,8 @@ impl LogReader {
         while events.next().is_ok() {}
     }
 
-    /// One text line, without its line feed; keeps the beginning of an unfinished one for the next call.
+    /// One text line, without its line feed; keeps the beginning of an unfinished one for the next
+    /// call.
     fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.forget_events();
         loop {
@@ -322,7 +328,8 @@ fn tail(log: &Path, lines: u64) -> io::Result<Option<File>> {
     Ok(oldest)
 }
 
-/// Puts the file's position `wanted` lines before its end; otherwise at its start, with `wanted` less by the lines that it has.
+/// Puts the file's position `wanted` lines before its end; otherwise at its start, with `wanted`
+/// less by the lines that it has.
 fn seek_back(file: &mut File, wanted: &mut u64) -> io::Result<bool> {
     let mut end = file.seek(SeekFrom::End(0))?;
     if *wanted == 0 || end == 0 {
@@ -395,7 +402,8 @@ mod tests {
         assert!(records.is_sorted_by(|a, b| a.time <= b.time));
     }
 
-    /// Nothing is written any more, and who waits for more learns nevertheless that nobody reads what it passes on.
+    /// Nothing is written any more, and who waits for more learns nevertheless that nobody reads
+    /// what it passes on.
     #[test]
     fn who_follows_is_told_when_its_own_reader_has_gone() {
         let dir = tempfile::tempdir().expect("dir");
@@ -425,7 +433,8 @@ mod tests {
         }
     }
 
-    /// `logs -f` once went on for ever after `down`: the watched folder was gone, and nobody looked.
+    /// `logs -f` once went on for ever after `down`: the watched folder was gone, and nobody
+    /// looked.
     #[test]
     fn following_ends_when_the_log_is_removed_and_all_was_read() {
         let dir = tempfile::tempdir().expect("dir");
@@ -443,7 +452,8 @@ mod tests {
         assert_eq!(follower.wait_for(Duration::ZERO, &out).expect("wait"), Waited::LogGone);
     }
 
-    /// `logs -n 3` of a domain that writes faster than it is read once printed more than a thousand lines.
+    /// `logs -n 3` of a domain that writes faster than it is read once printed more than a thousand
+    /// lines.
     #[test]
     fn what_is_written_meanwhile_is_not_among_the_last_lines() {
         let dir = tempfile::tempdir().expect("dir");

@@ -1,9 +1,10 @@
 //! The monitor: the parent of one incarnation of a domain.
 //!
-//! It makes the domain, waits for the daemon's word, starts the command, writes down its output and its end, and holds descriptors
-//! that must outlive daemon and frontend. It is one thread and one `poll`; beside it one for each stream of output, which the domain can hold up
-//! ([`sys::aside`]). The daemon may die: before the start the monitor
-//! undoes everything, afterwards it goes on. `docs/spec/monitor.md` describes what it says and writes.
+//! It makes the domain, waits for the daemon's word, starts the command, writes down its output and
+//! its end, and holds descriptors that must outlive daemon and frontend. It is one thread and one
+//! `poll`; beside it one for each stream of output, which the domain can hold up ([`sys::aside`]).
+//! The daemon may die: before the start the monitor undoes everything, afterwards it goes on.
+//! `docs/spec/monitor.md` describes what it says and writes.
 
 pub(crate) mod control;
 pub(crate) mod payload;
@@ -32,14 +33,16 @@ use std::time::{Duration, Instant, SystemTime};
 use sys::aside;
 use sys::signals::SignalDescriptor;
 
-/// The number of the first kept descriptor in the monitor; the others follow. Far above what a monitor opens otherwise.
+/// The number of the first kept descriptor in the monitor; the others follow. Far above what a
+/// monitor opens otherwise.
 pub const KEPT_BASE: RawFd = 100;
 /// How long the last output of a domain that ended may take from its pipes to us.
 const LEFT_PATIENCE: Duration = Duration::from_secs(2);
 /// How much output is read at once, in bytes: what a pipe holds by default.
 const READ_BYTES: usize = 64 * 1024;
 
-/// The entry of `tombolo monitor DC NAME RUN_DIR`, which only [`crate::create`] runs. Returns the exit code.
+/// The entry of `tombolo monitor DC NAME RUN_DIR`, which only [`crate::create`] runs. Returns the
+/// exit code.
 #[must_use]
 pub fn monitor_main(arguments: &[OsString]) -> i32 {
     let mut control = match MonitorEnd::from_stdin() {
@@ -78,7 +81,8 @@ fn bring_up(arguments: &[OsString], control: &mut MonitorEnd) -> Result<Monitor>
     let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC).doing("make a pipe")?;
     let streams = Streams { stdout: their_stdout, stderr: their_stderr };
     let payload = Payload::create(&incarnation, &paths, streams).inspect_err(|_| {
-        // Whatever was half made is in these cgroups; the error that made us undo it is the one to tell.
+        // Whatever was half made is in these cgroups; the error that made us undo it is the one to
+        // tell.
         let _ = cgroups.kill(&paths.payload_cgroup());
         let _ = cgroups.remove(&paths.payload_cgroup());
     })?;
@@ -115,8 +119,9 @@ fn bring_up(arguments: &[OsString], control: &mut MonitorEnd) -> Result<Monitor>
     })
 }
 
-/// Its own session, cgroup and mount namespace, so that neither the end of the daemon nor that of its service ends us, and no mount that
-/// we make is seen by others. What the host mounts and unmounts later still shows: a monitor must not keep file systems busy.
+/// Its own session, cgroup and mount namespace, so that neither the end of the daemon nor that of
+/// its service ends us, and no mount that we make is seen by others. What the host mounts and
+/// unmounts later still shows: a monitor must not keep file systems busy.
 fn leave_the_daemon(cgroups: &Cgroups, paths: &DomainPaths) -> Result<()> {
     match setsid() {
         Ok(_) | Err(Errno::PERM) => {}
@@ -183,7 +188,8 @@ impl Monitor {
             let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
             fds.extend(control.iter().map(|c| PollFd::new(c, PollFlags::IN)));
             fds.extend(self.streams.iter().flatten().map(|s| PollFd::new(s, PollFlags::IN)));
-            // Looked at again when what it said last has passed: the daemon has moved it on meanwhile, or it is over.
+            // Looked at again when what it said last has passed: the daemon has moved it on
+            // meanwhile, or it is over.
             let left = self.hold.as_deref().map(hold::left);
             if left.is_some_and(|left| left.is_zero()) {
                 drop(fds);
@@ -284,7 +290,8 @@ impl Monitor {
             _ => Ending::Lost,
         };
         let oom_kills = self.cgroups.usage(&self.paths.payload_cgroup()).memory.oom_kills.unwrap_or(0);
-        // A shell whose child was killed says 137; it may also have coped, and then the memory is not why it ended.
+        // A shell whose child was killed says 137; it may also have coped, and then the memory is
+        // not why it ended.
         let by_kill = matches!(ending, Ending::Signal(9) | Ending::Code(137));
         let outcome = (self.status.kind == Kind::Vm).then(|| machine::outcome(&self.paths)).flatten();
         // Of a machine it is QEMU that is killed, and its parent tells.
@@ -329,7 +336,8 @@ impl Monitor {
         }
     }
 
-    /// Reads what is left when all processes of the domain are gone, whoever else may have been given its streams.
+    /// Reads what is left when all processes of the domain are gone, whoever else may have been
+    /// given its streams.
     fn drain_last(&mut self, buffer: &mut [u8]) {
         let deadline = Instant::now() + LEFT_PATIENCE;
         self.streams.iter().flatten().for_each(aside::finish);

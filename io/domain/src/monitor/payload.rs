@@ -1,4 +1,5 @@
-//! The two kinds of domain, as the monitor handles them: made so that the command waits, started, ended.
+//! The two kinds of domain, as the monitor handles them: made so that the command waits, started,
+//! ended.
 
 use super::control::readable;
 use crate::bundle::Bundle;

@@ -1,4 +1,5 @@
-//! The ground of each test: a node of its own (run and state directories, cgroup name) that leaves nothing behind, which it proves.
+//! The ground of each test: a node of its own (run and state directories, cgroup name) that leaves
+//! nothing behind, which it proves.
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
 use domain::{DomainSpec, Exit, Kind, Layout, LogQuery, Record, Stream};

@@ -1,4 +1,5 @@
-//! Copies between what was granted and a buffer of one's own, which never pass through plain memory: both ends of a transfer can each make a part of it.
+//! Copies between what was granted and a buffer of one's own, which never pass through plain
+//! memory: both ends of a transfer can each make a part of it.
 
 use std::time::Instant;
 
@@ -9,7 +10,8 @@ use crate::grants::GrantId;
 use crate::{Endpoint, Failed};
 
 impl Endpoint {
-    /// Copies bytes of a granted buffer to a buffer of one's own; as [`Endpoint::copy_in`]. From another node they come in pieces.
+    /// Copies bytes of a granted buffer to a buffer of one's own; as [`Endpoint::copy_in`]. From
+    /// another node they come in pieces.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -39,7 +41,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Copies bytes of a buffer of one's own to one that was granted to be written; as [`Endpoint::copy_out`]. To another node they go in pieces.
+    /// Copies bytes of a buffer of one's own to one that was granted to be written; as
+    /// [`Endpoint::copy_out`]. To another node they go in pieces.
     ///
     /// # Errors
     /// See [`CopyError`].

@@ -11,9 +11,10 @@ use crate::Options;
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A copy asks what its grant stands for while the owner is about to move the buffer. The daemon names the buffer that is being left, and a moment later says
-/// that the grant has moved. Where both were taken in at one look, the answer wiped the word out, and the copy waited for it without end: it was
-/// stuck in three of thirty runs under load.
+/// A copy asks what its grant stands for while the owner is about to move the buffer. The daemon
+/// names the buffer that is being left, and a moment later says that the grant has moved. Where
+/// both were taken in at one look, the answer wiped the word out, and the copy waited for it
+/// without end: it was stuck in three of thirty runs under load.
 #[test]
 fn word_of_a_move_that_comes_together_with_an_answer_is_not_lost() {
     let folder = tempfile::tempdir().unwrap();

@@ -72,7 +72,8 @@ impl BindError {
         }
     }
 
-    /// Whether waiting may help: there is no daemon yet, it goes, or the program that has bound the name goes.
+    /// Whether waiting may help: there is no daemon yet, it goes, or the program that has bound the
+    /// name goes.
     fn may_pass(&self) -> bool {
         match self {
             BindError::Busy { .. } => true,
@@ -85,8 +86,8 @@ impl BindError {
 
 /// The daemon introduces a bound endpoint to others.
 impl Endpoint {
-    /// Becomes the endpoint of this name, or one without a name, which calls others and is called by nobody whom it does not know. The daemon has to
-    /// be there.
+    /// Becomes the endpoint of this name, or one without a name, which calls others and is called
+    /// by nobody whom it does not know. The daemon has to be there.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -95,7 +96,8 @@ impl Endpoint {
         bind_over(control, name, options, Instant::now() + ANSWER_PATIENCE)
     }
 
-    /// The same, and waits until the daemon is there, and until no other program has the name. Without a deadline it waits as long as it takes.
+    /// The same, and waits until the daemon is there, and until no other program has the name.
+    /// Without a deadline it waits as long as it takes.
     ///
     /// # Errors
     /// See [`BindError`].

@@ -164,7 +164,8 @@ impl Find {
             // Changed minds, and waits that were cut short.
             Errno::CANCELED => return None,
             Errno::TIMEDOUT if self.waits => return None,
-            // It was introduced by the other one, and the event is on its way; or it does not read its events now.
+            // It was introduced by the other one, and the event is on its way; or it does not read
+            // its events now.
             Errno::ALREADY | Errno::AGAIN => return self.again(message),
             Errno::NOTCONN if self.waits => return self.again(message),
             Errno::NOTCONN | Errno::TIMEDOUT => FindError::NotBound { message },
@@ -186,8 +187,9 @@ impl Find {
 }
 
 impl Endpoint {
-    /// Where an endpoint is that is bound now: one that this endpoint knows already, or else the daemon introduces the two. `deadline`: for the daemon's
-    /// answer, or for the next daemon where this one is away.
+    /// Where an endpoint is that is bound now: one that this endpoint knows already, or else the
+    /// daemon introduces the two. `deadline`: for the daemon's answer, or for the next daemon where
+    /// this one is away.
     ///
     /// # Errors
     /// See [`FindError`].
@@ -228,7 +230,8 @@ impl Endpoint {
         }
     }
 
-    /// A step of a search, which does not wait. `late`: its deadline has passed. [`Endpoint::descriptor`] becomes readable when another step is worth it.
+    /// A step of a search, which does not wait. `late`: its deadline has passed.
+    /// [`Endpoint::descriptor`] becomes readable when another step is worth it.
     ///
     /// # Errors
     /// See [`FindError`]; the search is over then.
@@ -301,7 +304,8 @@ fn give_up(call: &mut Find, member: &mut Member) -> FindError {
 }
 
 impl Endpoint {
-    /// Waits until the daemon's connection has news, the time is over, or the endpoint is interrupted.
+    /// Waits until the daemon's connection has news, the time is over, or the endpoint is
+    /// interrupted.
     pub(crate) fn await_daemon(&mut self, until: Option<Instant>) -> Result<(), crate::failed::Trouble> {
         use rustix::event::{PollFd, PollFlags, poll};
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

@@ -1,7 +1,7 @@
 //! An endpoint's connection to the daemon, which introduces it to others and hands out buffers.
 //!
-//! Nothing here waits. What was asked is answered when [`Member::take_in`] finds the answer; a daemon that dies loses what it was asked, and the next one
-//! is told who this endpoint is.
+//! Nothing here waits. What was asked is answered when [`Member::take_in`] finds the answer; a
+//! daemon that dies loses what it was asked, and the next one is told who this endpoint is.
 
 mod bind;
 mod find;
@@ -28,7 +28,8 @@ pub use bind::BindError;
 pub(crate) use bind::bind_backup;
 pub use find::{Find, FindError, Whom};
 
-/// How long to trust that the folder of the daemon's socket tells of everything: a file system without inotify tells nothing.
+/// How long to trust that the folder of the daemon's socket tells of everything: a file system
+/// without inotify tells nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Pause before what was refused for the moment is asked once more.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
@@ -86,7 +87,8 @@ enum State {
 pub(crate) struct Member {
     control: Control,
     state: State,
-    /// The event sources, behind one descriptor: the connection, the folder of the daemon's socket, the timer.
+    /// The event sources, behind one descriptor: the connection, the folder of the daemon's socket,
+    /// the timer.
     events: Known,
     timer: Known,
     address: Address,
@@ -163,8 +165,9 @@ impl Member {
         Some(self.events.as_fd())
     }
 
-    /// When [`Member::take_in`] is due whether or not the descriptor becomes readable: an event loop may have been told once, and not again of the news that
-    /// are left. The timer is part of the descriptor.
+    /// When [`Member::take_in`] is due whether or not the descriptor becomes readable: an event
+    /// loop may have been told once, and not again of the news that are left. The timer is part of
+    /// the descriptor.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.has_more.then(Instant::now)
     }
@@ -194,7 +197,8 @@ impl Member {
         if self.continues == 0 { self.address.generation } else { self.continues }
     }
 
-    /// The domain where the administrator wants this endpoint, if it was said since this was asked last.
+    /// The domain where the administrator wants this endpoint, if it was said since this was asked
+    /// last.
     pub(crate) fn take_order(&mut self) -> Option<String> {
         self.ordered_to.take()
     }
@@ -243,7 +247,8 @@ impl Member {
         matches!(self.state, State::Up)
     }
 
-    /// Asks for something; `None`: not now, because the daemon is away or does not read. [`Member::take_in`] will tell of a change.
+    /// Asks for something; `None`: not now, because the daemon is away or does not read.
+    /// [`Member::take_in`] will tell of a change.
     pub(crate) fn ask(&mut self, request: impl FnOnce(u64) -> Request) -> Option<Ticket> {
         if !self.is_up() {
             return None;

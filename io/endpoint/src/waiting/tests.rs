@@ -22,7 +22,8 @@ fn ways(endpoint: &Endpoint, peer: Address) -> u64 {
     endpoint.pairs.logic.link(peer).map_or(0, |pair| pair.spin.ways())
 }
 
-/// Calls between two that run on these processors: how often each of the two that never spin has given way.
+/// Calls between two that run on these processors: how often each of the two that never spin has
+/// given way.
 fn ways_between(here: u32, there: u32) -> [u64; 2] {
     let options = Options { spin: SpinPolicy::Never, ..Options::default() };
     let [mut one, mut other] = [1, 2].map(|slot| Endpoint::alone(address(slot), &options).unwrap());
@@ -52,8 +53,8 @@ fn ways_between(here: u32, there: u32) -> [u64; 2] {
     })
 }
 
-/// Where both share a processor, a peer can answer only when the one that asks is off it. One that never spins went to sleep for that, with a timer, and to be
-/// waked; it gives way first.
+/// Where both share a processor, a peer can answer only when the one that asks is off it. One that
+/// never spins went to sleep for that, with a timer, and to be waked; it gives way first.
 #[test]
 fn who_never_spins_gives_way_to_a_peer_on_its_processor() {
     let here = sys::processor::allowed().unwrap()[0];

@@ -1,4 +1,5 @@
-//! The client: the same trait, in another process. It starts a dispatcher where there is none, and finds the one that there is.
+//! The client: the same trait, in another process. It starts a dispatcher where there is none, and
+//! finds the one that there is.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
@@ -41,7 +42,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Finds the dispatcher of that folder, or starts one. One of another kind or version gives everything back first, and ends.
+    /// Finds the dispatcher of that folder, or starts one. One of another kind or version gives
+    /// everything back first, and ends.
     ///
     /// # Errors
     /// Where it does not come up, with what it said.
@@ -65,7 +67,8 @@ impl Client {
                 BufReader::new(out).read_line(&mut said).doing("hear of the dispatcher")?;
             }
             if said.trim_end() == "up" {
-                // Whose child it is does not matter to it; when it ends, somebody has to wait for it.
+                // Whose child it is does not matter to it; when it ends, somebody has to wait for
+                // it.
                 std::thread::spawn(move || child.wait());
                 break;
             }
@@ -118,7 +121,8 @@ impl Client {
         }
     }
 
-    /// Has it give everything back, and end; its guardian, too. When this returns, both are gone, and their folder is nobody's.
+    /// Has it give everything back, and end; its guardian, too. When this returns, both are gone,
+    /// and their folder is nobody's.
     ///
     /// # Errors
     /// Where it does not answer, or does not end.
@@ -133,7 +137,8 @@ impl Client {
         both.into_iter().flatten().try_for_each(|process| ended(&process))
     }
 
-    /// Starts another one where this one is dead. What was in force is not: prepare and commit it again.
+    /// Starts another one where this one is dead. What was in force is not: prepare and commit it
+    /// again.
     ///
     /// # Errors
     /// As [`Client::start`].

@@ -89,7 +89,8 @@ pub fn main(arguments: &[OsString]) -> Result<()> {
     ended.and(released)
 }
 
-/// Where the kernel shares real time out among cgroups (version 1), only the first of them has any to begin with: whoever started us may be in one that has none.
+/// Where the kernel shares real time out among cgroups (version 1), only the first of them has any
+/// to begin with: whoever started us may be in one that has none.
 fn leave_for_real_time() {
     let Ok(Some(cpu)) = Hierarchies::discover().map(|found| found.cpu) else { return };
     let Some(own) = cpu.of_process(std::process::id()).filter(|own| *own != cpu.path) else { return };

@@ -1,4 +1,5 @@
-//! The guardian: it waits for the dispatcher's end, and then gives back all that the ledger says, at once and before anybody.
+//! The guardian: it waits for the dispatcher's end, and then gives back all that the ledger says,
+//! at once and before anybody.
 
 use std::ffi::OsString;
 use std::fs;

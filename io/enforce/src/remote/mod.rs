@@ -1,7 +1,9 @@
-//! The dispatcher as a process of its own, the guardian that looks after it, and the client of both.
+//! The dispatcher as a process of its own, the guardian that looks after it, and the client of
+//! both.
 //!
-//! The dispatcher outlives whoever started it, and goes on with what is in force. It ends when it is told to, or when nobody is left for whom it keeps
-//! anything. The guardian gives everything back at once when it dies.
+//! The dispatcher outlives whoever started it, and goes on with what is in force. It ends when it
+//! is told to, or when nobody is left for whom it keeps anything. The guardian gives everything
+//! back at once when it dies.
 
 mod client;
 mod dispatcher;

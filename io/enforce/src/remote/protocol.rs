@@ -11,7 +11,8 @@ use crate::plan::Plan;
 
 /// Version of what is said. Another one is refused, and its dispatcher replaced.
 pub const VERSION: u32 = 2;
-/// Longest message: a plan of [`crate::MOST_VTMS`] machines that name [`crate::MOST_PIDS`] processes each is well below.
+/// Longest message: a plan of [`crate::MOST_VTMS`] machines that name [`crate::MOST_PIDS`]
+/// processes each is well below.
 pub const MOST_BYTES: u32 = 64 << 20;
 
 /// A request.

@@ -1,4 +1,5 @@
-//! Jobs that begin with each of their periods, take all of their budget, and want nothing more until the next.
+//! Jobs that begin with each of their periods, take all of their budget, and want nothing more
+//! until the next.
 
 use std::collections::VecDeque;
 
@@ -91,7 +92,8 @@ impl Simulated {
         self.job(who).map_or(u64::MAX, |job| job.left_ns)
     }
 
-    /// One has worked, until `now_ns`. Returns whether its period is done, so that the dispatcher has to be told what is next of it.
+    /// One has worked, until `now_ns`. Returns whether its period is done, so that the dispatcher
+    /// has to be told what is next of it.
     pub fn work(&mut self, who: u32, worked_ns: u64, now_ns: u64) -> bool {
         let Some(job) = self.job(who) else { return false };
         job.left_ns = job.left_ns.saturating_sub(worked_ns);

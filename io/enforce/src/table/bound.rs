@@ -1,4 +1,5 @@
-//! The control group that bounds the real time of all jobs together, and what is missing without it.
+//! The control group that bounds the real time of all jobs together, and what is missing without
+//! it.
 
 use super::Config;
 use crate::error::Result;
@@ -15,7 +16,8 @@ pub(super) fn without_control_groups(hierarchies: &Hierarchies) -> Option<String
     ))
 }
 
-/// The cgroup that bounds the real time of all jobs, where the kernel has that (version 1, `CONFIG_RT_GROUP_SCHED`).
+/// The cgroup that bounds the real time of all jobs, where the kernel has that (version 1,
+/// `CONFIG_RT_GROUP_SCHED`).
 pub(super) fn make_bound(
     hierarchies: &Hierarchies,
     config: &Config,
@@ -41,7 +43,8 @@ pub(super) fn make_bound(
     let path = format!("{}+jobs", config.group);
     let dir = cpu.path.join(&path);
     ledger.owe(vec![
-        // Paid last: the kernel counts the time of a cgroup that was removed for some moments more, and it would be missing elsewhere.
+        // Paid last: the kernel counts the time of a cgroup that was removed for some moments more,
+        // and it would be missing elsewhere.
         Debt::File { path: dir.join("cpu.rt_runtime_us"), value: "0".to_owned() },
         Debt::Made { dir: dir.clone() },
         Debt::Move { from: dir.clone(), to: cpu.path.clone() },

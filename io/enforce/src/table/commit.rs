@@ -1,4 +1,5 @@
-//! Putting a plan in force: whose thread is waited for, and what is undone where one does not answer.
+//! Putting a plan in force: whose thread is waited for, and what is undone where one does not
+//! answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,8 +31,10 @@ struct Told {
 }
 
 impl Table {
-    /// The processors on which the same machines have the same jobs and are held alike, and as much is promised as before or more. What changes there is how
-    /// much each of them has, which a thread can't refuse; and nobody outside of the table gets any time, so nobody needs to know from when on exactly.
+    /// The processors on which the same machines have the same jobs and are held alike, and as much
+    /// is promised as before or more. What changes there is how much each of them has, which a
+    /// thread can't refuse; and nobody outside of the table gets any time, so nobody needs to know
+    /// from when on exactly.
     pub(super) fn exchanges(&self, plan: &Plan, sites: &BTreeMap<String, Site>) -> BTreeSet<usize> {
         let old: BTreeMap<&str, &Vtm> = self.in_force.vtms.iter().map(|vtm| (vtm.id.as_str(), vtm)).collect();
         let stays = |vtm: &Vtm| {
@@ -86,8 +89,9 @@ impl Table {
         Ok(committed)
     }
 
-    /// Tells each processor's thread what changes there. Waited for is who may still decide something without knowing it, and who changes more than how much
-    /// each has. The changing entries are in `saved`, as they were. Returns when the change is in force, at the latest.
+    /// Tells each processor's thread what changes there. Waited for is who may still decide
+    /// something without knowing it, and who changes more than how much each has. The changing
+    /// entries are in `saved`, as they were. Returns when the change is in force, at the latest.
     fn tell(
         &mut self,
         plan: &Plan,

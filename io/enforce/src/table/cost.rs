@@ -18,7 +18,8 @@ const COUNTED_PERCENT: usize = 95;
 /// The time that is added to each switch: the decision, two writes to a freezer, and cold caches,
 /// in ns. They can't be tried without a cgroup full of processes.
 const BASE_NS: u64 = 25_000;
-/// The most that is charged for one thread's change of class, in ns: a measurement of more was disturbed.
+/// The most that is charged for one thread's change of class, in ns: a measurement of more was
+/// disturbed.
 const MOST_CLASS_NS: u64 = 20_000;
 
 /// The cost of a switch.
@@ -28,8 +29,9 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// To or from a virtual task machine with so many threads, in ns: as many leave as come. For one that leaves or comes the kernel changes its class, and holds it or lets it go, which is a walk over
-    /// threads that takes about half as long.
+    /// To or from a virtual task machine with so many threads, in ns: as many leave as come. For
+    /// one that leaves or comes the kernel changes its class, and holds it or lets it go, which is
+    /// a walk over threads that takes about half as long.
     pub fn for_threads(self, threads: usize) -> u64 {
         let threads = u64::try_from(threads.max(1)).unwrap_or(u64::MAX);
         let all = self.class_ns.saturating_mul(3).saturating_mul(threads).saturating_add(BASE_NS);
@@ -37,7 +39,8 @@ impl Cost {
     }
 }
 
-/// Most threads of one virtual task machine that a switch is charged for: it takes some milliseconds then. Those beyond are ordinary threads in its slots.
+/// Most threads of one virtual task machine that a switch is charged for: it takes some
+/// milliseconds then. Those beyond are ordinary threads in its slots.
 pub const MAX_CHARGED_THREADS: usize = crate::members::MAX_THREADS;
 
 /// Whether a thread of ours may be real-time.
@@ -95,7 +98,8 @@ pub fn means() -> Means {
 /// The same where a switch costs that.
 #[must_use]
 pub fn means_of(switch_ns: u64) -> Means {
-    // A cost is bounded where it is worked out; one that nobody believes is the dearest that is believed.
+    // A cost is bounded where it is worked out; one that nobody believes is the dearest that is
+    // believed.
     let costs = Costs::new(switch_ns.min(reserve::LONGEST_SWITCH_NS)).unwrap_or_default();
     Means { costs, most_ppm: super::MOST_PPM }
 }

@@ -1,4 +1,5 @@
-//! When a change of a table is in force at the latest, for whoever does not wait for the thread that makes it.
+//! When a change of a table is in force at the latest, for whoever does not wait for the thread
+//! that makes it.
 
 use crate::LATE_NS;
 
@@ -14,8 +15,9 @@ pub struct Horizon {
 }
 
 impl Horizon {
-    /// A table of that cycle is given now; when it is in force at the latest. A table that waits is replaced by the next one, so the one before goes on until then,
-    /// and is left at a quiet time, which each cycle has.
+    /// A table of that cycle is given now; when it is in force at the latest. A table that waits is
+    /// replaced by the next one, so the one before goes on until then, and is left at a quiet time,
+    /// which each cycle has.
     pub fn change(&mut self, now_ns: u64, cycle_ns: u64) -> u64 {
         let settled = now_ns >= self.by_ns;
         self.longest_ns = if settled { self.cycle_ns } else { self.longest_ns.max(self.cycle_ns) };

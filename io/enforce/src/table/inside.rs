@@ -1,4 +1,5 @@
-//! The jobs inside the virtual task machines of a table: their priorities, and how long they take on what it gives.
+//! The jobs inside the virtual task machines of a table: their priorities, and how long they take
+//! on what it gives.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! One processor's thread: it asks who runs, brings that about, and sleeps until it has to ask again.
+//! One processor's thread: it asks who runs, brings that about, and sleeps until it has to ask
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -21,9 +22,11 @@ use crate::plan::Outside;
 
 use super::orders::{BETWEEN, Found, Orders};
 
-/// Priority of jobs in their time. Low, so that whatever else is real-time on the machine comes before them.
+/// Priority of jobs in their time. Low, so that whatever else is real-time on the machine comes
+/// before them.
 pub const JOB_PRIORITY: u32 = 2;
-/// Priority of the job whose turn it is, and of the lowest of jobs that have a budget of their own; those above it have the next ones.
+/// Priority of the job whose turn it is, and of the lowest of jobs that have a budget of their own;
+/// those above it have the next ones.
 pub const TURN_PRIORITY: u32 = 3;
 /// Priority of this thread: over those that it rules, under the guardian.
 pub const LANE_PRIORITY: u32 = 30;
@@ -32,10 +35,12 @@ const AWAY_NS: u64 = 1_000_000_000;
 /// The longest sleep, in ns: a wake-up that got lost costs no more.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
-/// Descriptors of processes: half of what a process has by default. Whoever is beyond is known by numbers alone.
+/// Descriptors of processes: half of what a process has by default. Whoever is beyond is known by
+/// numbers alone.
 pub const MOST_PIDFDS: usize = 512;
 
-/// How long an answer of a lane is looked for before it is slept for, in ns: some wake-ups between processors.
+/// How long an answer of a lane is looked for before it is slept for, in ns: some wake-ups between
+/// processors.
 const SPIN_NS: u64 = 200_000;
 
 /// The time that one virtual task machine was given, written by its lane and read by anybody.
@@ -111,7 +116,8 @@ fn give_pidfd_back() {
     PIDFDS.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Gives a thread of a process a class. Where the thread is none of this process any more, nobody gets it.
+/// Gives a thread of a process a class. Where the thread is none of this process any more, nobody
+/// gets it.
 ///
 /// # Errors
 /// The kernel's; `NotFound` where it is none.
@@ -130,7 +136,8 @@ impl Handle {
         Self { start, pidfd: pidfd.map(Arc::new) }
     }
 
-    /// Whether it, or a thread of it, is there: then its number is nobody else's. Where there is no descriptor, that is not known.
+    /// Whether it, or a thread of it, is there: then its number is nobody else's. Where there is no
+    /// descriptor, that is not known.
     pub fn is_there(&self) -> bool {
         self.pidfd.as_ref().is_none_or(|pidfd| !sys::process::has_ended(&pidfd.0))
     }
@@ -223,7 +230,8 @@ pub struct Shared {
 pub const DECISION_STEPS: usize = 32;
 
 impl Shared {
-    /// Gives an order, and wakes the lane where it may sleep. `true`: the lane decides nothing any more without it.
+    /// Gives an order, and wakes the lane where it may sleep. `true`: the lane decides nothing any
+    /// more without it.
     pub fn order(&self, order: Order) -> bool {
         let found = self.orders.give(order);
         if found == (Found::Between { first: true }) {
@@ -397,7 +405,8 @@ impl Lane {
             meter.late.fetch_add(u64::from(late_ns > LATE_NS), Ordering::Relaxed);
         }
         (self.running, self.turn, self.began_ns) = (vtm, turn, sys::clock::clock_ns());
-        // Holding somebody waits for locks of the kernel's, and the next one does not wait for that.
+        // Holding somebody waits for locks of the kernel's, and the next one does not wait for
+        // that.
         if let Some(seat) = leaves.and_then(|number| self.seats.get_mut(&number)) {
             seat.hold();
         }
@@ -409,7 +418,8 @@ impl Seat {
         Self { crew, raised: false, is_real: false, held: false, stopped: BTreeMap::new() }
     }
 
-    /// Other processes and threads are in it from now on. Those that are not among its threads any more are ordinary ones.
+    /// Other processes and threads are in it from now on. Those that are not among its threads any
+    /// more are ordinary ones.
     fn take(
         &mut self,
         jobs: BTreeMap<u32, Vec<u32>>,
@@ -475,7 +485,8 @@ impl Seat {
         self.held = false;
     }
 
-    /// Puts its threads into the ordinary class, so that none runs in the time of somebody who is real-time.
+    /// Puts its threads into the ordinary class, so that none runs in the time of somebody who is
+    /// real-time.
     fn lower(&mut self) {
         let idle = matches!(*self.crew.grip, Grip::Class) && self.crew.outside == Outside::Idle;
         for (process, threads) in self.there() {
@@ -490,8 +501,8 @@ impl Seat {
         (self.raised, self.is_real) = (false, false);
     }
 
-    /// Its time ends: its threads are no longer real-time. The kernel holds processes still a moment after it was told to, and until then they would run in the
-    /// next one's time.
+    /// Its time ends: its threads are no longer real-time. The kernel holds processes still a
+    /// moment after it was told to, and until then they would run in the next one's time.
     fn yield_time(&mut self) {
         if self.is_real || matches!(*self.crew.grip, Grip::Class) {
             self.lower();
@@ -510,7 +521,8 @@ impl Seat {
             Grip::Freezer(freezer) => drop(freezer.set(true)),
             Grip::Signals => {
                 for (&process, handle) in &self.crew.handles {
-                    // Whoever is stopped already was stopped by somebody else, who will continue it.
+                    // Whoever is stopped already was stopped by somebody else, who will continue
+                    // it.
                     let own = self.stopped.get(&process).is_some_and(|known| known.start == handle.start);
                     let other =
                         !own && members::state_and_start(process).is_some_and(|(state, _)| state == 'T');
@@ -574,8 +586,8 @@ impl Seat {
     }
 }
 
-/// Waits for what a lane answers. `spins`: the caller is real-time and below each lane, so it keeps no lane from its processor, and saves the wake-up where it
-/// is on another one.
+/// Waits for what a lane answers. `spins`: the caller is real-time and below each lane, so it keeps
+/// no lane from its processor, and saves the wake-up where it is on another one.
 ///
 /// # Errors
 /// Where none comes in that time, or the lane has ended.

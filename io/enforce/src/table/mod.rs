@@ -1,7 +1,9 @@
-//! The dispatch table: a real-time thread for each processor goes by `reserve`'s dispatcher. Who has the slot runs in the round-robin class, everybody else of
-//! the plan is held, or runs as an ordinary process.
+//! The dispatch table: a real-time thread for each processor goes by `reserve`'s dispatcher. Who
+//! has the slot runs in the round-robin class, everybody else of the plan is held, or runs as an
+//! ordinary process.
 //!
-//! Jobs are in one cgroup whose real-time bandwidth is about what they are promised together, so the kernel ends what a dead dispatcher left running.
+//! Jobs are in one cgroup whose real-time bandwidth is about what they are promised together, so
+//! the kernel ends what a dead dispatcher left running.
 
 mod bound;
 mod commit;
@@ -48,23 +50,28 @@ mod atomics {
 pub use cost::{means, means_of};
 pub use lane::LANE_PRIORITY;
 
-/// Most of a processor that is promised, in millionths: the kernel keeps 5 % from all real-time threads, and the dispatcher itself needs some.
+/// Most of a processor that is promised, in millionths: the kernel keeps 5 % from all real-time
+/// threads, and the dispatcher itself needs some.
 pub const MOST_PPM: u64 = 930_000;
 /// From when the longer span is taken, in millionths of a processor.
 const NEARLY_FULL_PPM: u64 = 700_000;
 /// The quota that the kernel begins a cgroup's period with, and the one that we begin its time
 /// with, in us.
 const FIRST_BOUND_US: (u64, u64) = (1_000, 1_000_000);
-/// How long whoever is not promised anything any more stays with us after the change is in force, in ns: its processor's thread lets it go first.
+/// How long whoever is not promised anything any more stays with us after the change is in force,
+/// in ns: its processor's thread lets it go first.
 const FAREWELL_NS: u64 = 50_000_000;
-/// How long a lane may take to answer: it is the highest of its processor, but for the guardian, and sleeps.
+/// How long a lane may take to answer: it is the highest of its processor, but for the guardian,
+/// and sleeps.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The span over which the kernel bounds real-time time of jobs, in us, and the longest.
 const BOUND_PERIOD_US: u64 = 100_000;
 const LONGEST_BOUND_PERIOD_US: u64 = 1_000_000;
-/// Of how many virtual task machines one scan looks for who came and went: it takes time that is nobody's budget.
+/// Of how many virtual task machines one scan looks for who came and went: it takes time that is
+/// nobody's budget.
 const SCANNED: usize = 8;
-/// After so many threads a scan goes on with the others the next time: each that is looked at costs some microseconds, which are nobody's budget.
+/// After so many threads a scan goes on with the others the next time: each that is looked at costs
+/// some microseconds, which are nobody's budget.
 const SCANNED_THREADS: usize = 512;
 /// The time that somebody may use between two looks beyond its slots, in ns, before it is told: to
 /// stand still takes some hundred threads that long.
@@ -150,7 +157,8 @@ impl Kept {
         Members { id: id.to_owned(), jobs, ranked, handles: self.handles.clone() }
     }
 
-    /// Its processes, with as many of their threads as switches are charged for: those that are jobs first, then the first of each process.
+    /// Its processes, with as many of their threads as switches are charged for: those that are
+    /// jobs first, then the first of each process.
     fn jobs(&self, charged: usize) -> BTreeMap<u32, Vec<u32>> {
         if self.census.threads() <= charged {
             return self.census.jobs.clone();
@@ -203,7 +211,8 @@ struct Ready {
     /// The names that are not as they are in force, or not in it any more.
     changed: BTreeSet<String>,
     leaving: Vec<String>,
-    /// The processors on which time only goes from one to another: their threads are not waited for.
+    /// The processors on which time only goes from one to another: their threads are not waited
+    /// for.
     exchanges: BTreeSet<usize>,
     /// How long the jobs inside each take on these tables.
     times: BTreeMap<String, Vec<JobTime>>,
@@ -245,7 +254,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Begins: gives back what a dead one owes before anything else, tries what this machine lets us do, and measures what a switch costs.
+    /// Begins: gives back what a dead one owes before anything else, tries what this machine lets
+    /// us do, and measures what a switch costs.
     ///
     /// # Errors
     /// Where the ledger can't be had, or nothing can hold processes.
@@ -342,7 +352,8 @@ impl Table {
             if let (Some((dir, _)), Some(bound)) = (&site.cpu, &self.bound)
                 && dir != bound
             {
-                // Whoever is in it then, what it started too, goes back to where its own limits are: those below after those above, so they come first.
+                // Whoever is in it then, what it started too, goes back to where its own limits
+                // are: those below after those above, so they come first.
                 if let Some((from, _)) = &site.dir {
                     let parts = hierarchy::directories(from).into_iter().filter_map(|part| {
                         let to = dir.join(part.file_name()?);
@@ -380,7 +391,8 @@ impl Table {
             .iter()
             .flat_map(|plan| plan.processors().into_iter().map(|number| share_ppm(plan, number)))
             .max();
-        // Over a longer span what a table gives varies less: where little is left over, only that keeps the kernel from stepping in on its own.
+        // Over a longer span what a table gives varies less: where little is left over, only that
+        // keeps the kernel from stepping in on its own.
         let is_full = fullest.is_some_and(|ppm| ppm > NEARLY_FULL_PPM);
         let shortest_us = if is_full { LONGEST_BOUND_PERIOD_US } else { BOUND_PERIOD_US };
         let period_us = (2 * longest_us).clamp(shortest_us, LONGEST_BOUND_PERIOD_US);
@@ -388,7 +400,8 @@ impl Table {
         for plan in plans {
             for processor in plan.processors() {
                 let here = plan.vtms.iter().filter(|vtm| vtm.processor == processor);
-                // What a table gives within any such span: the shares, and of each the budget of one period more.
+                // What a table gives within any such span: the shares, and of each the budget of
+                // one period more.
                 let within = here.map(|vtm| {
                     let share =
                         u128::from(period_us) * u128::from(vtm.budget_ns) / u128::from(vtm.period_ns.max(1));
@@ -407,7 +420,8 @@ impl Table {
             || hierarchy::write(&runtime, &runtime_us.to_string()),
             || hierarchy::write(&period, &period_us.to_string()),
         );
-        // In between it is never more than the kernel has, nor so little that those who run are ended.
+        // In between it is never more than the kernel has, nor so little that those who run are
+        // ended.
         let set = if period_us >= now.1 {
             set_period().and_then(|()| set_runtime())
         } else {
@@ -454,7 +468,8 @@ impl Table {
 }
 
 impl Table {
-    /// Charges switches for more threads, which were started since the table was made: as many as there is room for beside what is promised.
+    /// Charges switches for more threads, which were started since the table was made: as many as
+    /// there is room for beside what is promised.
     fn charge(&mut self, threads: usize) {
         let most = threads.next_power_of_two().min(cost::MAX_CHARGED_THREADS);
         self.tried = most;
@@ -548,7 +563,8 @@ fn admit(kept: &mut Kept, vtm: &Vtm, bound: Option<&Path>) {
     let processor = u32::try_from(vtm.processor).unwrap_or(u32::MAX);
     for (process, threads) in &kept.census.jobs {
         if let Some(bound) = bound {
-            // A process that ended meanwhile is seen by the next scan, and its number may be another's.
+            // A process that ended meanwhile is seen by the next scan, and its number may be
+            // another's.
             if !kept.census.start(*process).is_some_and(|start| members::is_it(*process, start)) {
                 continue;
             }

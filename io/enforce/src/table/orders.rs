@@ -1,10 +1,14 @@
-//! How a processor's thread is given orders, and from when on it can't decide anything without them. Nobody waits here, and nothing is woken: that is the caller's.
+//! How a processor's thread is given orders, and from when on it can't decide anything without
+//! them. Nobody waits here, and nothing is woken: that is the caller's.
 //!
-//! The thread works in rounds: it begins one, takes its orders, decides, acts, and ends it, and then it may sleep. One word says where it is. Who changes it does so in one
-//! step, so all these steps have one order, and of two that follow each other the second sees what was done before the first. Whoever gives an order finds the thread
+//! The thread works in rounds: it begins one, takes its orders, decides, acts, and ends it, and
+//! then it may sleep. One word says where it is. Who changes it does so in one step, so all these
+//! steps have one order, and of two that follow each other the second sees what was done before the
+//! first. Whoever gives an order finds the thread
 //!
 //! - *between* two rounds: the next one begins after that, and takes the order;
-//! - or *within* a round, which may have begun without it: its end finds that somebody rang, and the next round begins at once.
+//! - or *within* a round, which may have begun without it: its end finds that somebody rang, and
+//!   the next round begins at once.
 //!
 //! Orders are a chain. A link is written once, by its giver, and read once, by the thread; so a
 //! link whose giver has rung is nobody's but the thread's, and a link that is locked is of somebody
@@ -14,7 +18,8 @@
 use super::atomics::{Arc, AtomicU32, Mutex, Ordering};
 use std::sync::{PoisonError, TryLockError};
 
-/// The word while nothing is decided. The thread sleeps as long as the word is this, and nothing else.
+/// The word while nothing is decided. The thread sleeps as long as the word is this, and nothing
+/// else.
 pub const BETWEEN: u32 = 1;
 /// Somebody rang since the last round began.
 const RUNG: u32 = 2;
@@ -27,7 +32,8 @@ pub enum Found {
         /// Nobody else has rung: who gave it has to wake the thread.
         first: bool,
     },
-    /// Within a round that may have begun without it. The thread does not sleep before it has taken it.
+    /// Within a round that may have begun without it. The thread does not sleep before it has taken
+    /// it.
     Within,
 }
 
@@ -48,7 +54,8 @@ pub struct Orders<T> {
     end: Mutex<Arc<Link<T>>>,
     /// Where the next order comes from: of the thread alone.
     next: Mutex<Arc<Link<T>>>,
-    /// [`BETWEEN`] and [`RUNG`]. The thread sets the first and clears both; whoever gives sets the second.
+    /// [`BETWEEN`] and [`RUNG`]. The thread sets the first and clears both; whoever gives sets the
+    /// second.
     place: AtomicU32,
 }
 
@@ -79,7 +86,8 @@ impl<T> Orders<T> {
 
     /// The thread begins a round, and takes all that was rung for, in order.
     pub fn begin(&self) -> Vec<T> {
-        // Pairs with `give`: whose ring came before this is seen below; whose ring comes after finds the thread within.
+        // Pairs with `give`: whose ring came before this is seen below; whose ring comes after
+        // finds the thread within.
         self.place.swap(0, Ordering::AcqRel);
         let mut taken = Vec::new();
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +107,8 @@ impl<T> Orders<T> {
         }
     }
 
-    /// The thread has acted. `true`: it may sleep on [`Self::place`]; `false`: somebody rang, and the next round is due.
+    /// The thread has acted. `true`: it may sleep on [`Self::place`]; `false`: somebody rang, and
+    /// the next round is due.
     pub fn end(&self) -> bool {
         // Pairs with `give`: whoever finds the thread between rounds sees what it did in them.
         self.place.compare_exchange(0, BETWEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()

@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::ledger::{Debt, Ledger};
 use crate::members::{self, Census};
 
-/// Writes down that those who came may be stopped. Who has ended since is owed nothing, so who starts processes without end makes no ledger without end.
+/// Writes down that those who came may be stopped. Who has ended since is owed nothing, so who
+/// starts processes without end makes no ledger without end.
 pub(super) fn owe_stops(ledger: &mut Ledger, census: &Census) -> Result<()> {
     ledger
         .strike(|debt| matches!(debt, Debt::Process { pid, start, .. } if !members::is_it(*pid, *start)))?;

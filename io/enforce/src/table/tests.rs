@@ -50,7 +50,8 @@ fn slot_ns(table: &mut Table, id: &str) -> u64 {
     }
 }
 
-/// The story of it: one lane had a new table, the other was dead, and what was told to be refused was half in force.
+/// The story of it: one lane had a new table, the other was dead, and what was told to be refused
+/// was half in force.
 #[test]
 fn a_change_that_a_dead_processor_can_not_make_is_made_by_none() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -107,7 +108,8 @@ fn an_exchange_waits_for_nobody_and_what_is_given_up_is_waited_for() {
         table.commit(&prepared)
     };
     put(&mut table, &plan([8, 4])).expect("it is put in force");
-    // The real one has had it: it is in force at a time that it has said itself, and both have slots of it.
+    // The real one has had it: it is in force at a time that it has said itself, and both have
+    // slots of it.
     let exchanged = put(&mut table, &plan([4, 8])).expect("it is put in force");
     let effect = table.effect(Duration::from_secs(5)).expect("it is seen");
     assert_eq!((effect.generation, effect.after_ns.is_some()), (exchanged.generation, true));
@@ -146,7 +148,8 @@ fn a_signal_reaches_whom_it_is_for_or_nobody() {
     assert!(handle.send(std::process::id(), rustix::process::Signal::KILL).is_err());
 }
 
-/// Starts a program under a number that nobody has any more; `None`: numbers can't be asked for here.
+/// Starts a program under a number that nobody has any more; `None`: numbers can't be asked for
+/// here.
 fn with_number(number: u32) -> Option<Hog> {
     for _ in 0..500 {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).ok()?;
@@ -161,7 +164,9 @@ fn with_number(number: u32) -> Option<Hog> {
     None
 }
 
-/// Once threads were raised and lowered by numbers: a stranger that got the number of a process that had ended was real-time in its slots, and an ordinary thread after them, whatever it had been.
+/// Once threads were raised and lowered by numbers: a stranger that got the number of a process
+/// that had ended was real-time in its slots, and an ordinary thread after them, whatever it had
+/// been.
 #[test]
 fn who_has_the_number_of_one_that_has_ended_keeps_its_class() {
     let folder = tempfile::tempdir().expect("a folder");

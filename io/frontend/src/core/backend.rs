@@ -14,7 +14,8 @@ use crate::handle::{Body, Flow, Handle, Progress, Session, Standing};
 use crate::host::{Host, Outgoing};
 use crate::tree::{self, Moment};
 
-/// How long to wait before a link is tried again that was refused or lost while its service is said to be up, in ns.
+/// How long to wait before a link is tried again that was refused or lost while its service is said
+/// to be up, in ns.
 pub(super) const RETRY_NS: u64 = 1_000_000_000;
 
 /// One whole answer of a backend.
@@ -76,7 +77,8 @@ impl<H: Host> Core<H> {
         self.settle_service(service);
     }
 
-    /// Brings everything to the backend that waits for it: sessions first, because a control line may be about one.
+    /// Brings everything to the backend that waits for it: sessions first, because a control line
+    /// may be about one.
     fn settle_service(&mut self, service: usize) {
         let mut slots = self.slots_of(service);
         slots.sort_by_key(|&slot| self.handle(slot).is_some_and(|handle| handle.session().is_none()));
@@ -106,20 +108,23 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The backend leaves its service to another one. What it has not taken waits for that one, whatever it is; `taken` are the tags of what it has taken
-    /// and does not answer, which ends as with its death.
+    /// The backend leaves its service to another one. What it has not taken waits for that one,
+    /// whatever it is; `taken` are the tags of what it has taken and does not answer, which ends as
+    /// with its death.
     pub(crate) fn left(&mut self, service: usize, epoch: u64, taken: &[u8]) {
         if self.is_current(service, epoch) {
             self.part(service, Some(taken));
         }
     }
 
-    /// Gives a link up. What may be asked again waits for the next backend, the rest ends with `ECONNRESET`.
+    /// Gives a link up. What may be asked again waits for the next backend, the rest ends with
+    /// `ECONNRESET`.
     pub(super) fn lose(&mut self, service: usize) {
         self.part(service, None);
     }
 
-    /// Lets go of a link. `taken`: the requests that its backend has taken and does not answer, where it says so; else it may have taken any.
+    /// Lets go of a link. `taken`: the requests that its backend has taken and does not answer,
+    /// where it says so; else it may have taken any.
     fn part(&mut self, service: usize, taken: Option<&[u8]>) {
         let untouched = |tag: u64| taken.is_some_and(|taken| tags(taken).all(|of| of != tag));
         let retry_at = self.host.now().saturating_add(RETRY_NS);
@@ -203,8 +208,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The state of a session changed. It counts from the next answer on: the request that caused it is not done
-    /// before, and may be asked again.
+    /// The state of a session changed. It counts from the next answer on: the request that caused
+    /// it is not done before, and may be asked again.
     pub(crate) fn capsule(&mut self, service: usize, epoch: u64, fh: u64, capsule: &[u8]) {
         if !self.is_current(service, epoch) {
             return;

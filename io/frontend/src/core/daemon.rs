@@ -6,7 +6,8 @@ use super::parked::Op;
 use super::{Core, ENTRANCE, Link, LinkState};
 use crate::host::Host;
 
-/// How long the channel to a server that has a successor may take to end, in ns. Then what was under way over it is as lost as with its death.
+/// How long the channel to a server that has a successor may take to end, in ns. Then what was
+/// under way over it is as lost as with its death.
 const LAST_WORDS_NS: u64 = 1_000_000_000;
 
 /// Between two looks at the clock while something waits for its time, in ns.
@@ -148,7 +149,8 @@ impl<H: Host> Core<H> {
     fn want(&mut self, at: usize, up: bool, generation: u64) {
         let link = self.link(at);
         if !up || link.state != LinkState::Down && link.generation == generation {
-            // A server that is said to be gone may still finish what it has: its channel's end is the true end.
+            // A server that is said to be gone may still finish what it has: its channel's end is
+            // the true end.
             return;
         }
         if matches!(link.state, LinkState::Greeting | LinkState::Up) {

@@ -1,4 +1,5 @@
-//! The domain's defaults at each service, the state of session 0: kept for the next backend as a session's capsule is.
+//! The domain's defaults at each service, the state of session 0: kept for the next backend as a
+//! session's capsule is.
 
 use rustix::io::Errno;
 use wire::service::{OpenInfo, SESSION_NONE};
@@ -7,8 +8,8 @@ use super::{Core, DEFAULTS_FIRST, ENTRANCE, Pending, Purpose};
 use crate::host::{Host, Outgoing};
 
 impl<H: Host> Core<H> {
-    /// The backend says what the defaults are now; nothing: forget them. They count at once: a line that set them and has
-    /// to be repeated sets them to the same.
+    /// The backend says what the defaults are now; nothing: forget them. They count at once: a line
+    /// that set them and has to be repeated sets them to the same.
     pub(super) fn keep_defaults(&mut self, service: usize, capsule: &[u8]) {
         if service >= self.tree.services.len() {
             return;
@@ -37,8 +38,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Hands the defaults to a backend that has just greeted: the first that it hears, so that each session that is
-    /// opened after has them.
+    /// Hands the defaults to a backend that has just greeted: the first that it hears, so that each
+    /// session that is opened after has them.
     pub(super) fn hand_over_defaults(&mut self, service: usize) {
         let Some(capsule) = self.defaults.get(service).filter(|kept| !kept.is_empty()).cloned() else {
             return;
@@ -50,8 +51,8 @@ impl<H: Host> Core<H> {
         self.host.send(service, Outgoing::Open { session, tag, file: 0, info });
     }
 
-    /// Handles the backend's answer to the defaults. What it refuses (another version's, or the domain may not set any more what is in
-    /// it) would be refused again.
+    /// Handles the backend's answer to the defaults. What it refuses (another version's, or the
+    /// domain may not set any more what is in it) would be refused again.
     pub(super) fn defaults_taken(&mut self, service: usize, result: Result<(), Errno>) {
         if let Err(errno) = result {
             let name = self.tree.services.get(service).map(|s| s.mounted.name.as_str()).unwrap_or_default();

@@ -25,7 +25,8 @@ const WRITE_ONLY: u32 = 1;
 const APPEND: u32 = 0o2000;
 /// `O_NONBLOCK`.
 const NONBLOCK: u32 = 0o4000;
-/// `TCGETS`: what isatty(3) asks of every file. Answered here, so that it costs no backend a message.
+/// `TCGETS`: what isatty(3) asks of every file. Answered here, so that it costs no backend a
+/// message.
 const TCGETS: u32 = 0x5401;
 
 impl<H: Host> Core<H> {
@@ -78,7 +79,8 @@ impl<H: Host> Core<H> {
     ) -> Result<(), Errno> {
         let (sees, changes) = self.tree.rights((service, node.number)).ok_or(Errno::STALE)?;
         let writes = flags & ACCESS != READ_ONLY;
-        // What the mode of a plain file means, and to whom, the kernel knows: whoever makes a file that nobody may write to writes to it.
+        // What the mode of a plain file means, and to whom, the kernel knows: whoever makes a file
+        // that nobody may write to writes to it.
         let is_closed = node.behaviour != Behaviour::Random && !is_open_to(node.mode.into(), flags);
         if !sees || writes && changes != Some(true) || is_closed {
             return Err(Errno::ACCESS);
@@ -168,9 +170,10 @@ impl<H: Host> Core<H> {
         let has_offsets =
             matches!(self.handle(slot).and_then(Handle::session), Some(it) if it.flow == Flow::Offsets);
         if read.read_flags & fuse::FUSE_READ_LOCKOWNER == 0 && !has_offsets {
-            // Not for a caller of read(2) but for the page cache, on behalf of sendfile(2) or splice(2), or of mmap(2): what a session says
-            // once must not be kept there. Whoever is refused reads instead, as it must be ready to (sendfile(2), EINVAL). The kernel throws
-            // away what it keeps of bytes at offsets whenever a file is opened or mapped.
+            // Not for a caller of read(2) but for the page cache, on behalf of sendfile(2) or
+            // splice(2), or of mmap(2): what a session says once must not be kept there. Whoever is
+            // refused reads instead, as it must be ready to (sendfile(2), EINVAL). The kernel
+            // throws away what it keeps of bytes at offsets whenever a file is opened or mapped.
             return Err(Errno::INVAL);
         }
         let size = (read.size as usize).min(TRANSFER_BYTES_MAX);
@@ -335,7 +338,8 @@ impl<H: Host> Core<H> {
             }
         };
         if split.used == 0 && !data.is_empty() {
-            // Answers that nobody reads make no room by themselves; waiting for that would be for ever.
+            // Answers that nobody reads make no room by themselves; waiting for that would be for
+            // ever.
             return unread.then(|| Ready::error(call, Errno::DQUOT));
         }
         let lines = split.lines.len() as u64;
@@ -368,8 +372,8 @@ impl<H: Host> Core<H> {
         self.park_call(call, slot, op, nonblock)
     }
 
-    /// Where a control write goes on that the predecessor had begun. An ioctl that it had begun on a file of which nothing may be asked
-    /// twice does not.
+    /// Where a control write goes on that the predecessor had begun. An ioctl that it had begun on
+    /// a file of which nothing may be asked twice does not.
     fn resumed(&mut self, call: Call, slot: usize) -> Result<Option<usize>, Errno> {
         let Some(handle) = self.handle(slot) else { return Ok(None) };
         let Some(next) = handle.ended(call.key()) else { return Ok(None) };
@@ -421,7 +425,8 @@ impl<H: Host> Core<H> {
         self.park_call(call, slot, op, nonblock)
     }
 
-    /// Asks the backend of a file with bytes at offsets to keep what was written; of others nothing is kept.
+    /// Asks the backend of a file with bytes at offsets to keep what was written; of others nothing
+    /// is kept.
     pub(super) fn fsync(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
         let (sync, _) = take::<fuse::fuse_fsync_in>(body)?;
         let slot = self.slot(sync.fh).ok_or(Errno::BADF)?;

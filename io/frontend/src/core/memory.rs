@@ -1,4 +1,5 @@
-//! Memory behind files: what mmap(2) of a device reaches. The daemon has it registered with the kernel; here only its number is known.
+//! Memory behind files: what mmap(2) of a device reaches. The daemon has it registered with the
+//! kernel; here only its number is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,8 @@ pub(super) struct Memories {
 }
 
 impl<H: Host> Core<H> {
-    /// Keeps an open of a device until it is known which memory is behind it; true if it has to wait.
+    /// Keeps an open of a device until it is known which memory is behind it; true if it has to
+    /// wait.
     pub(super) fn awaits_memory(
         &mut self,
         call: Call,

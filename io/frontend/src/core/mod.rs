@@ -1,8 +1,9 @@
-//! The frontend's decisions, without waiting: requests of the kernel, messages of backends and events of the daemon
-//! go in, replies and messages come out through a [`Host`].
+//! The frontend's decisions, without waiting: requests of the kernel, messages of backends and
+//! events of the daemon go in, replies and messages come out through a [`Host`].
 //!
-//! Each change of a handle ends in [`Core::settle`]: first the ledger, then the backend, then the kernel. So there is
-//! never more than one reply that the ledger knows and the kernel does not, and it is the ledger's last word.
+//! Each change of a handle ends in [`Core::settle`]: first the ledger, then the backend, then the
+//! kernel. So there is never more than one reply that the ledger knows and the kernel does not, and
+//! it is the ledger's last word.
 
 mod backend;
 mod daemon;
@@ -40,14 +41,16 @@ use parked::{Op, Parked};
 
 /// Most files that the programs of one domain have open at once; more get `EMFILE`.
 pub(crate) const HANDLES_MAX: usize = 4096;
-/// Bytes of lines and answers that all handles together may hold before writes get `EDQUOT`. Answers may go to twice
-/// that, and then become `ENOBUFS`.
+/// Bytes of lines and answers that all handles together may hold before writes get `EDQUOT`.
+/// Answers may go to twice that, and then become `ENOBUFS`.
 pub(crate) const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most calls that wait at once: more than a domain's process limit usually allows threads.
 pub(crate) const PARKED_MAX: usize = 8192;
-/// Bytes that calls which wait may keep of what their callers sent; more get `EAGAIN`, and writes `EDQUOT`.
+/// Bytes that calls which wait may keep of what their callers sent; more get `EAGAIN`, and writes
+/// `EDQUOT`.
 pub(crate) const PARKED_BYTES_MAX: usize = HELD_BYTES_MAX;
-/// Slots of the ledger from here on hold the domain's defaults, one for each service: behind the mount and the handles.
+/// Slots of the ledger from here on hold the domain's defaults, one for each service: behind the
+/// mount and the handles.
 pub(crate) const DEFAULTS_FIRST: usize = 1 + HANDLES_MAX;
 /// The name of this entrance in the protocols.
 pub(crate) const ENTRANCE: &str = "device";
@@ -72,7 +75,8 @@ pub(crate) struct Facts {
     pub(crate) agreed: Option<Agreed>,
     pub(crate) takeovers: u64,
     pub(crate) tree: Tree,
-    /// The kernel's numbers of the memories that the domain has with services, by the service's place in the tree.
+    /// The kernel's numbers of the memories that the domain has with services, by the service's
+    /// place in the tree.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) memories: BTreeMap<usize, u32>,
     /// Calls that the kernel will not send again (where it has no `FUSE_NOTIFY_RESEND`).
@@ -143,7 +147,8 @@ struct Link {
     retry_at: u64,
     /// Whether its server has the memory that the domain has with the service.
     memory: bool,
-    /// Whether another server has come while the channel to the one before has not ended: its last words may still be in it.
+    /// Whether another server has come while the channel to the one before has not ended: its last
+    /// words may still be in it.
     followed: bool,
 }
 
@@ -329,7 +334,8 @@ impl<H: Host> Core<H> {
         Ok(slot)
     }
 
-    /// Brings the world up to what a handle has become: the ledger, then its backend, then whoever waits.
+    /// Brings the world up to what a handle has become: the ledger, then its backend, then whoever
+    /// waits.
     fn settle(&mut self, slot: usize, mut ready: Option<Ready>) {
         loop {
             let messages = self.stage(slot);
@@ -501,7 +507,8 @@ impl Stage<'_> {
             }
             let is_ioctl = matches!(all.get(key).map(|parked| &parked.op), Some(Op::Ioctl { .. }));
             if is_ioctl && self.is_once && !handle.begun(*key, |other| all.contains_key(&other)) {
-                // As many as the ledger remembers are under way: it goes when one of them has ended.
+                // As many as the ledger remembers are under way: it goes when one of them has
+                // ended.
                 continue;
             }
             let Some(parked) = all.get_mut(key) else { continue };

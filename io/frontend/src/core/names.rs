@@ -261,8 +261,8 @@ impl<H: Host> Core<H> {
         Ok(())
     }
 
-    /// Sizes and times may be set, to no effect: `echo x > ctl` and `touch` are no errors. Owners and modes are the
-    /// topology's.
+    /// Sizes and times may be set, to no effect: `echo x > ctl` and `touch` are no errors. Owners
+    /// and modes are the topology's.
     fn setattr(&mut self, call: Call, node: Node, body: &[u8]) -> Result<(), Errno> {
         let (wanted, _) = take::<fuse::fuse_setattr_in>(body)?;
         if let (Node::File(service, id), true) = (node, node.is_of_backend()) {

@@ -1,7 +1,8 @@
-//! Names and nodes that only a backend knows: each call about them is a question to it, and waits for the answer.
+//! Names and nodes that only a backend knows: each call about them is a question to it, and waits
+//! for the answer.
 //!
-//! The kernel keeps nothing of them (entries and attributes are valid for no time), so a change shows at once, and a number is
-//! all that the frontend, or its successor, has to know of a node.
+//! The kernel keeps nothing of them (entries and attributes are valid for no time), so a change
+//! shows at once, and a number is all that the frontend, or its successor, has to know of a node.
 
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
@@ -167,7 +168,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// A part of a listing, as the kernel wants it: what the frontend has put before it, and what fits of the entries.
+    /// A part of a listing, as the kernel wants it: what the frontend has put before it, and what
+    /// fits of the entries.
     fn listing(&self, ask: &NodeAsk, mut bytes: &[u8]) -> Result<Vec<u8>, Violation> {
         let Then::Listing { plus, most, before, first } = &ask.then else { return Ok(Vec::new()) };
         let mut listing = before.clone();
@@ -261,7 +263,8 @@ impl<H: Host> Core<H> {
         Ok(())
     }
 
-    /// The part of a listing that begins at `offset`, of a folder whose first entries the frontend knows.
+    /// The part of a listing that begins at `offset`, of a folder whose first entries the frontend
+    /// knows.
     pub(super) fn list_described(
         &mut self,
         call: Call,

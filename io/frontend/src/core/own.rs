@@ -12,7 +12,8 @@ use crate::host::Host;
 use crate::tree::{Node, Own};
 use adaptation::Figure;
 
-/// How long an open of `about.json` waits for the daemon before it shows what was known before, in ns.
+/// How long an open of `about.json` waits for the daemon before it shows what was known before, in
+/// ns.
 const ABOUT_WAIT_NS: u64 = 1_000_000_000;
 /// The flag of open(2) for writing at the end.
 const APPEND: u32 = rustix::fs::OFlags::APPEND.bits();
@@ -153,7 +154,8 @@ impl<H: Host> Core<H> {
         })
     }
 
-    /// `on`, `off` and `clear` for the trace, figures for the quality, and what the next life is to know; everything else in `/srv/self` is only read.
+    /// `on`, `off` and `clear` for the trace, figures for the quality, and what the next life is to
+    /// know; everything else in `/srv/self` is only read.
     pub(super) fn write_own(
         &mut self,
         call: Call,

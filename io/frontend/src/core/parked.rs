@@ -55,7 +55,8 @@ pub(super) enum Op {
     Node(Box<NodeAsk>),
     /// An open of `about.json`.
     About,
-    /// A look into a service that has not said yet what it exports: the request itself, to be taken again.
+    /// A look into a service that has not said yet what it exports: the request itself, to be taken
+    /// again.
     Again {
         request: Vec<u8>,
     },
@@ -92,7 +93,8 @@ pub(super) struct Parked {
 }
 
 impl<H: Host> Core<H> {
-    /// Keeps a call for later. Where too many wait already, or would keep too much, it fails with `EAGAIN`.
+    /// Keeps a call for later. Where too many wait already, or would keep too much, it fails with
+    /// `EAGAIN`.
     pub(super) fn park(&mut self, call: Call, slot: Option<usize>, op: Op, deadline: u64) -> bool {
         let bytes = op.bytes();
         if self.parked.len() >= PARKED_MAX || self.parked_bytes + bytes > PARKED_BYTES_MAX {
@@ -139,7 +141,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// `FUSE_INTERRUPT`: the caller has a signal. A call that was answered already is nobody's business.
+    /// `FUSE_INTERRUPT`: the caller has a signal. A call that was answered already is nobody's
+    /// business.
     pub(super) fn interrupt(&mut self, key: u64) {
         self.counters.interrupts += 1;
         let Some(parked) = self.unpark(key) else { return };

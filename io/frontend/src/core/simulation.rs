@@ -1,5 +1,5 @@
-//! A frontend that dies after each single effect it has on the world, and after each two; what programs see has to be
-//! the same.
+//! A frontend that dies after each single effect it has on the world, and after each two; what
+//! programs see has to be the same.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -473,8 +473,9 @@ fn what_may_not_be_asked_again_is_never_asked_again() {
     }
 }
 
-/// Programs of a domain had its frontend keep a gigabyte: each of the calls that may wait kept what it wanted to write, and no sum
-/// was kept of it. The same of texts, of which each open file keeps one.
+/// Programs of a domain had its frontend keep a gigabyte: each of the calls that may wait kept what
+/// it wanted to write, and no sum was kept of it. The same of texts, of which each open file keeps
+/// one.
 #[test]
 fn what_waiting_calls_and_texts_keep_has_a_bound() {
     const WRITE_BYTES: usize = 100 << 10;

@@ -9,8 +9,8 @@ use crate::ledger::Records;
 use crate::tree::Node;
 
 impl<H: Host> Core<H> {
-    /// Takes over from the records of the ledger. Returns whether the kernel can be asked to send again; if it can't,
-    /// what the predecessor had read ends with `EIO` here.
+    /// Takes over from the records of the ledger. Returns whether the kernel can be asked to send
+    /// again; if it can't, what the predecessor had read ends with `EIO` here.
     pub(crate) fn take_over(&mut self, records: Records) -> bool {
         let mut parked = Vec::new();
         for (slot, record) in records {
@@ -107,7 +107,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// After the kernel was asked to send again: wakes whoever polls, so that he asks the successor.
+    /// After the kernel was asked to send again: wakes whoever polls, so that he asks the
+    /// successor.
     pub(crate) fn wake_all(&mut self) {
         for slot in 0..self.handles.len() {
             if let Some(poll) = self.handle(slot).and_then(|handle| handle.poll) {
@@ -117,8 +118,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// A request that is sent again: true if it is done with, because the predecessor did it or because it waits
-    /// here already.
+    /// A request that is sent again: true if it is done with, because the predecessor did it or
+    /// because it waits here already.
     pub(super) fn replay(&mut self, call: Call) -> bool {
         if let Some(parked) = self.parked.get_mut(&call.key()) {
             parked.call.unique = call.unique;

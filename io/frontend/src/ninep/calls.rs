@@ -1,4 +1,5 @@
-//! The effect of each message: the questions that the kernel would ask for the same system call, and its checks before them.
+//! The effect of each message: the questions that the kernel would ask for the same system call,
+//! and its checks before them.
 
 use std::rc::Rc;
 
@@ -56,7 +57,8 @@ pub(super) async fn serve(connection: &Connection, job: &Job, request: Request<'
         Request::Renameat { from, name, to, new_name } => calls.rename(from, name, to, new_name).await,
         Request::Unlinkat { folder, name, flags } => calls.unlink(folder, name, flags).await,
         Request::Readlink { fid } => connection.fid(fid).and(Err(Errno::INVAL)),
-        // The kernel's clients use Tunlinkat and Trenameat; a fid's own name may be another node's by now.
+        // The kernel's clients use Tunlinkat and Trenameat; a fid's own name may be another node's
+        // by now.
         Request::Remove { fid } => connection.clunk(fid).and(Err(Errno::OPNOTSUPP)),
         Request::Rename { fid, .. } | Request::Xattr { fid } | Request::Lock { fid } => {
             connection.fid(fid).and(Err(Errno::OPNOTSUPP))

@@ -1,4 +1,5 @@
-//! The state of one client: its fids, its outstanding requests, and the replies that it has not read yet.
+//! The state of one client: its fids, its outstanding requests, and the replies that it has not
+//! read yet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -32,7 +33,8 @@ pub(super) enum Opened {
 pub(super) struct Fid {
     pub(super) place: Rc<Place>,
     pub(super) opened: Option<Opened>,
-    /// No two fids of a connection have the same, so that one that took another's number is not taken for it.
+    /// No two fids of a connection have the same, so that one that took another's number is not
+    /// taken for it.
     pub(super) serial: u64,
 }
 

@@ -1,10 +1,11 @@
 //! The same tree for clients of 9P2000.L, at a Unix socket (`docs/spec/ninep.md`).
 //!
-//! Each message becomes the requests that the kernel would have sent for the same system call, and goes into the same core: so the
-//! answers are the same. What the kernel does by itself on a mount (permission bits, `..`, errors of names) is done here.
+//! Each message becomes the requests that the kernel would have sent for the same system call, and
+//! goes into the same core: so the answers are the same. What the kernel does by itself on a mount
+//! (permission bits, `..`, errors of names) is done here.
 //!
-//! One thread serves all connections and never waits but in poll(2). A message that takes several requests is a future, which goes
-//! on when the core has answered the last one.
+//! One thread serves all connections and never waits but in poll(2). A message that takes several
+//! requests is a future, which goes on when the core has answered the last one.
 
 mod calls;
 mod connection;
@@ -20,13 +21,15 @@ pub(crate) const CONNECTIONS_MAX: usize = 16;
 pub(crate) const FIDS_MAX: usize = 4096;
 /// Requests of a connection that are under way; more get `EAGAIN`.
 pub(crate) const REQUESTS_MAX: usize = 256;
-/// Bytes of answers that a connection may have unread or may have asked for; reads beyond are cut to [`READ_BYTES_MIN`].
+/// Bytes of answers that a connection may have unread or may have asked for; reads beyond are cut
+/// to [`READ_BYTES_MIN`].
 pub(crate) const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The lower bound of the size to which a read is cut.
 pub(crate) const READ_BYTES_MIN: usize = 4096;
 /// Bytes of answers beyond which nothing more is read from a client that does not read.
 pub(crate) const UNREAD_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of requests under way beyond which nothing more is read from their client: some thirty of the largest writes.
+/// Bytes of requests under way beyond which nothing more is read from their client: some thirty of
+/// the largest writes.
 pub(crate) const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The longest message that is agreed to: a whole transfer and its head.
 pub(crate) const MESSAGE_BYTES_MAX: u32 =

@@ -1,7 +1,8 @@
-//! The checks that the kernel makes on a mount before it asks: the permission bits (path_resolution(7)).
+//! The checks that the kernel makes on a mount before it asks: the permission bits
+//! (path_resolution(7)).
 //!
-//! No capability counts, because a socket does not tell of them; a domain's root has none that counts on files, unless its
-//! topology gives it one. Nor do supplementary groups.
+//! No capability counts, because a socket does not tell of them; a domain's root has none that
+//! counts on files, unless its topology gives it one. Nor do supplementary groups.
 
 use polyfuse_kernel::fuse_attr;
 use rustix::io::Errno;

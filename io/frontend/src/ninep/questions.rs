@@ -1,4 +1,5 @@
-//! Questions to the core, in the form in which the kernel puts them, and what waits for their answers.
+//! Questions to the core, in the form in which the kernel puts them, and what waits for their
+//! answers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -24,7 +24,8 @@ use super::{
 use crate::answers::Answers;
 use crate::shared::{OrAbort, Shared};
 
-/// Stack of the thread, in bytes: a chain of [`super::DEPTH_MAX`] places is dropped one inside the other.
+/// Stack of the thread, in bytes: a chain of [`super::DEPTH_MAX`] places is dropped one inside the
+/// other.
 const STACK_BYTES: usize = 512 * 1024;
 /// The most bytes read from a socket at once.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -100,7 +101,8 @@ impl Server {
         }
     }
 
-    /// Waits until there is something to do: whether somebody connects, and which clients can be served.
+    /// Waits until there is something to do: whether somebody connects, and which clients can be
+    /// served.
     fn wait(&self) -> Result<(bool, Vec<(u64, PollFlags)>), Errno> {
         let mut set =
             vec![PollFd::new(&self.answers.alarm, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];

@@ -1,5 +1,5 @@
-//! A frontend process with a real mount, in a mount namespace of the test's own; a fake daemon and a fake backend in
-//! threads, on real channels.
+//! A frontend process with a real mount, in a mount namespace of the test's own; a fake daemon and
+//! a fake backend in threads, on real channels.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 

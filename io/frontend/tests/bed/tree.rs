@@ -1,4 +1,5 @@
-//! The part of the backend that has a tree: folders and bytes in memory, and streams of numbered records.
+//! The part of the backend that has a tree: folders and bytes in memory, and streams of numbered
+//! records.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ use wire::service::{
     OpenInfo, Operation, RECORD_OVERHEAD_BYTES, Range, below, flags, offset_of, root_of,
 };
 
-/// The exported folder, and streams: one that can be resumed, one that can't, and one that takes records.
+/// The exported folder, and streams: one that can be resumed, one that can't, and one that takes
+/// records.
 pub const TREE: u32 = 32;
 pub const COUNT: u32 = 33;
 pub const LOSSY: u32 = 34;

@@ -1,5 +1,5 @@
-//! The guest that shows whether KVM works: it goes the way of every kernel, from real mode to a program in user mode, and says at a
-//! port how far it is.
+//! The guest that shows whether KVM works: it goes the way of every kernel, from real mode to a
+//! program in user mode, and says at a port how far it is.
 
 /// Where it begins.
 pub(super) const START: u16 = 0x1000;
@@ -16,7 +16,8 @@ pub enum Step {
     RealMode,
     /// Instructions of 32 bits.
     ProtectedMode,
-    /// Instructions of 64 bits, with pages that it had translated: the byte that says so lies in one.
+    /// Instructions of 64 bits, with pages that it had translated: the byte that says so lies in
+    /// one.
     LongMode,
     /// The registers of SSE.
     Vectors,
@@ -50,8 +51,8 @@ impl Step {
     }
 }
 
-/// How far the program in user mode counts: some ms of a processor's time, and ten seconds where each instruction is interpreted. A
-/// kernel that is to boot on the latter has no end of it.
+/// How far the program in user mode counts: some ms of a processor's time, and ten seconds where
+/// each instruction is interpreted. A kernel that is to boot on the latter has no end of it.
 const COUNT: u32 = 1 << 24;
 /// Bytes of memory: all that the tables and the code below take.
 const MEMORY_BYTES: usize = 0x1_6000;
@@ -75,7 +76,8 @@ const ALIASED: usize = 0x1_4000;
 const ALIAS: usize = 0x20_0000;
 /// The table in which the alias is.
 const ALIAS_TABLE: usize = 0x1_5000;
-/// Where the kernel's stack begins after the program's call; its own and the program's are `0x9000` and `0xa000`.
+/// Where the kernel's stack begins after the program's call; its own and the program's are `0x9000`
+/// and `0xa000`.
 const STACK_OF_CALL: u32 = 0xb000;
 
 // Descriptors (Intel SDM 3A, 3.4.5 and 7.2.3): code and data that span all memory, and the task.
@@ -189,7 +191,8 @@ pub(super) fn image() -> Vec<u8> {
     put(GATES + BREAKPOINT * 16, &gate(ON_BREAKPOINT, GATE));
     put(GATES + CALL * 16, &gate(ON_CALL, USER_GATE));
     put(GATES_POINTER, &pointer((CALL + 1) * 16, GATES));
-    // Four levels, of which three have one entry; the fourth has every page where it is, and the next table of it the alias.
+    // Four levels, of which three have one entry; the fourth has every page where it is, and the
+    // next table of it the alias.
     let table = |number: usize| TABLES + number * PAGE_BYTES;
     let entry = |at: usize| (at as u64 | PAGE).to_le_bytes();
     put(table(0), &entry(table(1)));

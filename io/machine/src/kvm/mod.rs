@@ -1,5 +1,5 @@
-//! Whether KVM works here. That `/dev/kvm` can be opened says little: on some machines it hangs whoever uses it, on others it
-//! interprets what a kernel begins with and can't do the rest.
+//! Whether KVM works here. That `/dev/kvm` can be opened says little: on some machines it hangs
+//! whoever uses it, on others it interprets what a kernel begins with and can't do the rest.
 
 mod guest;
 mod trial;
@@ -19,7 +19,8 @@ use trial::Said;
 
 /// The device that gives processors to guests.
 const DEVICE: &str = "/dev/kvm";
-/// How long a trial may take: some 20 ms of a processor where KVM works, so that a machine has to be very busy for that to be too short.
+/// How long a trial may take: some 20 ms of a processor where KVM works, so that a machine has to
+/// be very busy for that to be too short.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why KVM can't be used.
@@ -44,8 +45,9 @@ pub enum NoKvm {
     Qemu(#[source] NotTaken),
 }
 
-/// Tries KVM: with a guest of our own, which goes through what every kernel needs, and then with QEMU. `program` is this very program,
-/// which runs the guest in a process that can be killed; each of the two has 3 s at the most.
+/// Tries KVM: with a guest of our own, which goes through what every kernel needs, and then with
+/// QEMU. `program` is this very program, which runs the guest in a process that can be killed; each
+/// of the two has 3 s at the most.
 ///
 /// # Errors
 /// Why KVM is not to be used.

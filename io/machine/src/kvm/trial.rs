@@ -1,4 +1,5 @@
-//! The process that tries KVM: it runs the guest, says each step that the guest says, and why it ended. Whoever started it kills it when it takes too long.
+//! The process that tries KVM: it runs the guest, says each step that the guest says, and why it
+//! ended. Whoever started it kills it when it takes too long.
 
 use super::guest::Step;
 use std::io::{self, Write};
@@ -27,7 +28,8 @@ impl Said {
 /// Longest reason, in bytes.
 const WORDS_BYTES: usize = 300;
 
-/// Tries KVM, and says on the standard output how it went. The process' exit code: 0 where the guest came to its end.
+/// Tries KVM, and says on the standard output how it went. The process' exit code: 0 where the
+/// guest came to its end.
 pub fn main() -> u8 {
     let mut output = io::stdout().lock();
     let wrong = match trial(&mut output) {

@@ -1,4 +1,5 @@
-//! A network card that somebody on the node has plugged in, with a tap of his own: for measurements.
+//! A network card that somebody on the node has plugged in, with a tap of his own: for
+//! measurements.
 
 use super::{Done, Next, Step};
 use crate::qemu::command_line::port_name;

@@ -1,4 +1,5 @@
-//! An end of a channel as a device of the guest, from the packet that brings it to the port's being free again.
+//! An end of a channel as a device of the guest, from the packet that brings it to the port's being
+//! free again.
 
 use super::ear::{Ear, Voice};
 use super::end::{EndParts, unblock};
@@ -16,12 +17,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::Heard;
 use wire::guest::{End, Message, VECTOR_DATA, VECTOR_ROOM};
 
-/// How long a guest may take to let go of a device before it is asked again, in ms: sooner QEMU refuses.
+/// How long a guest may take to let go of a device before it is asked again, in ms: sooner QEMU
+/// refuses.
 const ASK_AGAIN_MS: u64 = 10_000;
-/// How often QEMU is asked whether it has taken all descriptors, or heard all rings. It takes one in each turn of its loop, of eight, and answers
-/// once in a turn or two.
+/// How often QEMU is asked whether it has taken all descriptors, or heard all rings. It takes one
+/// in each turn of its loop, of eight, and answers once in a turn or two.
 const MOST_LOOKS: u32 = 100;
-/// How long it has at least for taking them, in ms: where its answers come from another of its threads, a hundred of them say nothing of its loop's turns.
+/// How long it has at least for taking them, in ms: where its answers come from another of its
+/// threads, a hundred of them say nothing of its loop's turns.
 const TAKE_MS: u64 = 2_000;
 /// How often a guest is asked once more before others no longer wait for it.
 const MOST_PATIENCE: u32 = 2;
@@ -35,8 +38,9 @@ const VECTORS: [u8; 2] = [VECTOR_DATA, VECTOR_ROOM];
 /// How the rings of the other end reach the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hearing {
-    /// The kernel passes on what this process lets it, or this process listens and rings doorbells of its own. It stops before the
-    /// device goes: a ring in the moment in which the guest lets it go would have QEMU call a handler of a device that is no more.
+    /// The kernel passes on what this process lets it, or this process listens and rings doorbells
+    /// of its own. It stops before the device goes: a ring in the moment in which the guest lets it
+    /// go would have QEMU call a handler of a device that is no more.
     Doorbells,
     /// This process listens, and writes eventfds, as KVM wants them.
     Eventfds,
@@ -295,7 +299,8 @@ impl Device {
         (Step::Remove, Command::with("chardev-remove", json!({ "id": self.backend_name() })))
     }
 
-    /// Looks whether QEMU has taken all descriptors. As long as it has not, it is asked again: it takes some between two answers.
+    /// Looks whether QEMU has taken all descriptors. As long as it has not, it is asked again: it
+    /// takes some between two answers.
     fn look(&mut self, now_ms: u64) -> Next {
         let again = Command::plain("query-status");
         let Some(handover) = &mut self.handover else { return Next::default() };
@@ -395,8 +400,8 @@ impl Device {
         None
     }
 
-    /// Asks QEMU something until it has heard all that was passed on, and once more: its loop has turned by then, and calls no
-    /// handler of a device that is about to go.
+    /// Asks QEMU something until it has heard all that was passed on, and once more: its loop has
+    /// turned by then, and calls no handler of a device that is about to go.
     fn hush(&mut self) -> Next {
         self.looks += 1;
         let quiet = self.ears.iter().all(|ear| ear.voice.as_ref().is_none_or(Voice::is_quiet));
@@ -415,7 +420,8 @@ impl Device {
         !std::mem::replace(&mut self.deleted, true)
     }
 
-    /// The device is gone: whether its map is, too, and with it QEMU's second close of the region. If not, to be asked again soon.
+    /// The device is gone: whether its map is, too, and with it QEMU's second close of the region.
+    /// If not, to be asked again soon.
     pub fn is_unmapped(&mut self, table: &dyn Table, now_ms: u64) -> bool {
         let now = table.maps(self.inode);
         let gone = now == 0 || now < self.maps || now_ms >= self.gone_ms + MAP_MS;
@@ -428,7 +434,8 @@ impl Device {
         self.look_ms
     }
 
-    /// When something else of it is to be looked at: whether its last ring has ended, or whether there are rings.
+    /// When something else of it is to be looked at: whether its last ring has ended, or whether
+    /// there are rings.
     pub fn wakes_at(&self) -> Option<u64> {
         self.ears.iter().map(|ear| ear.rests_ms).chain([self.hush_ms]).flatten().min()
     }
@@ -443,7 +450,8 @@ impl Device {
     /// When a guest that does not let go is asked again.
     pub fn ask_again_at(&self) -> Option<u64> {
         match self.stage {
-            // Not before it was asked: as long as something may still be passed on, the device stays.
+            // Not before it was asked: as long as something may still be passed on, the device
+            // stays.
             Stage::Leaving(asked_ms) if self.plugged && !self.deleted && self.hush_ms.is_none() => {
                 Some(asked_ms + ASK_AGAIN_MS)
             }
@@ -494,7 +502,8 @@ impl Device {
         said
     }
 
-    /// Returns the message that the peer is gone, if it is, and the guest has the channel and does not know.
+    /// Returns the message that the peer is gone, if it is, and the guest has the channel and does
+    /// not know.
     pub fn hangup(&mut self) -> Option<Message> {
         let gone = self.ears.iter().any(|ear| ear.hung_up);
         let tell = gone && !self.hangup_told && matches!(self.stage, Stage::There);

@@ -18,8 +18,9 @@ pub(super) struct Ear {
     pub rests_ms: Option<u64>,
 }
 
-/// How long a doorbell whose rings the kernel passes on is not looked at once it has rung, in ms: all that there is to do is to take the
-/// rings off, before there are as many as a doorbell holds, some hundred.
+/// How long a doorbell whose rings the kernel passes on is not looked at once it has rung, in ms:
+/// all that there is to do is to take the rings off, before there are as many as a doorbell holds,
+/// some hundred.
 const REST_MS: u64 = 10;
 
 impl Ear {
@@ -38,7 +39,8 @@ impl Ear {
         }
     }
 
-    /// The guest has the channel: what it is to hear is passed on, if this process need not be asked.
+    /// The guest has the channel: what it is to hear is passed on, if this process need not be
+    /// asked.
     pub fn open(&mut self) {
         if let (Some(Voice::Watch(watch)), Some(sight)) = (&mut self.voice, &self.sight) {
             watch.listen_to(sight.as_fd(), self.listener.as_fd());
@@ -53,7 +55,8 @@ impl Ear {
         }
     }
 
-    /// The peer has rung, and that was taken off. False: there is no way from here, the guest has to be told.
+    /// The peer has rung, and that was taken off. False: there is no way from here, the guest has
+    /// to be told.
     pub fn pass_on(&mut self, now_ms: u64) -> bool {
         let Some(voice) = &self.voice else { return false };
         if !voice.passes_on() {
@@ -83,7 +86,8 @@ pub(super) enum Voice {
 }
 
 impl Voice {
-    /// The one that goes with the way of hearing, if any. `by_watch`: the kernel's help is asked for.
+    /// The one that goes with the way of hearing, if any. `by_watch`: the kernel's help is asked
+    /// for.
     pub fn of(hearing: Hearing, by_watch: bool) -> io::Result<Option<Self>> {
         let watch = || by_watch.then(|| Watch::new().ok()).flatten();
         Ok(match hearing {
@@ -111,7 +115,8 @@ impl Voice {
         match self {
             Self::Event(event) => event.signal(),
             Self::Watch(watch) => watch.ring(),
-            // Of a ring that QEMU has not heard yet one is enough: what this one is for is there already when it hears that. It is ours at both ends, so there is nothing that can be
+            // Of a ring that QEMU has not heard yet one is enough: what this one is for is there
+            // already when it hears that. It is ours at both ends, so there is nothing that can be
             // wrong with it.
             Self::Own { ringer, .. } if self.is_quiet() => drop(sys::doorbell::ring(ringer)),
             Self::Own { .. } => {}

@@ -32,7 +32,8 @@ pub(crate) enum EndError {
     Look(#[source] io::Error),
 }
 
-/// The five descriptors of an end, and the sight of the other one's half by which that rings *data*.
+/// The five descriptors of an end, and the sight of the other one's half by which that rings
+/// *data*.
 #[derive(Debug)]
 pub(crate) struct EndParts {
     pub side: u8,
@@ -73,8 +74,9 @@ impl EndParts {
     }
 }
 
-/// Makes the halves never block again. QEMU makes blocking whatever it is passed, in the open file that all copies share: a peer
-/// that fills its doorbell, or rings in a certain rhythm, would stop the guest.
+/// Makes the halves never block again. QEMU makes blocking whatever it is passed, in the open file
+/// that all copies share: a peer that fills its doorbell, or rings in a certain rhythm, would stop
+/// the guest.
 pub(crate) fn unblock(halves: &[OwnedFd]) -> io::Result<()> {
     halves.iter().try_for_each(|half| Ok(rustix::io::ioctl_fionbio(half, true)?))
 }

@@ -12,13 +12,15 @@ const OWN_ID: i64 = 0;
 /// Stands before the shared memory.
 const MEMORY: i64 = -1;
 
-/// Our half of the conversation about one device. That the peer is gone, which a server can say as well, is never said: QEMU (7.2, and
-/// later ones) then frees what it will free again with the device, and dies of that.
+/// Our half of the conversation about one device. That the peer is gone, which a server can say as
+/// well, is never said: QEMU (7.2, and later ones) then frees what it will free again with the
+/// device, and dies of that.
 #[derive(Debug)]
 pub(crate) struct Server(OwnedFd);
 
 impl Server {
-    /// A conversation in which everything has been said, and QEMU's half of it: the region, what the guest rings, and what it hears.
+    /// A conversation in which everything has been said, and QEMU's half of it: the region, what
+    /// the guest rings, and what it hears.
     pub fn introduce(
         region: BorrowedFd<'_>,
         rings: [BorrowedFd<'_>; 2],

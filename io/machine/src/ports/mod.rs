@@ -1,8 +1,9 @@
 //! The root ports of a guest: into each a channel's device can be plugged, or a network card.
 //!
-//! Each step is a command to QEMU whose answer brings the next one. A port is free again when the guest has given the channel up,
-//! QEMU has let go of the device, and the conversation about it has ended: a guest that does its part of none of that runs out of ports
-//! of its own, and of nothing else.
+//! Each step is a command to QEMU whose answer brings the next one. A port is free again when the
+//! guest has given the channel up, QEMU has let go of the device, and the conversation about it has
+//! ended: a guest that does its part of none of that runs out of ports of its own, and of nothing
+//! else.
 
 mod card;
 mod device;
@@ -28,11 +29,12 @@ use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use wire::guest::{End, MAX_CHANNELS, Message};
 
-/// Most descriptors that are given to QEMU until they have taken two certain numbers: as many as are free below those.
+/// Most descriptors that are given to QEMU until they have taken two certain numbers: as many as
+/// are free below those.
 const MOST_COVERS: usize = 64;
 
-/// Most channels of a guest whose rings the kernel passes on. Each takes two of the 128 instances of inotify that the kernel gives all
-/// programs of a user together.
+/// Most channels of a guest whose rings the kernel passes on. Each takes two of the 128 instances
+/// of inotify that the kernel gives all programs of a user together.
 const MOST_WATCHES: usize = 8;
 
 /// The step within a port that an answer of QEMU's belongs to.
@@ -193,7 +195,8 @@ impl Ports {
         self.see_to(port, now_ms)
     }
 
-    /// Waits until nothing of a device that is gone is mapped any more, and then has its handlers forgotten.
+    /// Waits until nothing of a device that is gone is mapped any more, and then has its handlers
+    /// forgotten.
     fn see_to(&mut self, port: usize, now_ms: u64) -> Vec<Act> {
         let Some(Slot::Channel(device)) = self.slots.get_mut(port) else { return Vec::new() };
         if !device.is_unmapped(&*self.table, now_ms) {
@@ -203,15 +206,17 @@ impl Ports {
         self.cover(port)
     }
 
-    /// Gives QEMU sockets until they have the numbers under which it listened for a device that is gone. A network of QEMU's over
-    /// such a socket sets a handler for its number, in the place of the forgotten one, and takes it away when it is deleted.
+    /// Gives QEMU sockets until they have the numbers under which it listened for a device that is
+    /// gone. A network of QEMU's over such a socket sets a handler for its number, in the place of
+    /// the forgotten one, and takes it away when it is deleted.
     fn cover(&mut self, port: usize) -> Vec<Act> {
         let Some(Slot::Channel(device)) = self.slots.get(port) else { return Vec::new() };
         let covers = &self.clean_up.covers;
         let has = |number: u32, socket: &OwnedFd| self.table.has_at(number, socket);
         let covered = |number: &u32| covers.iter().any(|(_, socket)| has(*number, socket));
         if !device.numbers().iter().all(covered) && covers.len() < MOST_COVERS {
-            // Where there is no socket, the numbers stay as they are: the next device is likely to take them.
+            // Where there is no socket, the numbers stay as they are: the next device is likely to
+            // take them.
             if let Ok((socket, given)) = sys::descriptors::stream_pair() {
                 let name = format!("cover{}", covers.len());
                 // The same open file that QEMU gets, to know it by.
@@ -255,8 +260,8 @@ impl Ports {
         Ok(self.advance(now_ms))
     }
 
-    /// Begins what can begin. One device comes or goes at a time, and nothing is given to QEMU before all that it keeps of one that
-    /// is gone has been seen to.
+    /// Begins what can begin. One device comes or goes at a time, and nothing is given to QEMU
+    /// before all that it keeps of one that is gone has been seen to.
     fn advance(&mut self, now_ms: u64) -> Vec<Act> {
         let mut acts = Vec::new();
         while !self.is_busy() {
@@ -333,7 +338,8 @@ impl Ports {
         }
     }
 
-    /// It is time to look at devices whose guest does not let go of them, or QEMU, or whose doorbells have rested.
+    /// It is time to look at devices whose guest does not let go of them, or QEMU, or whose
+    /// doorbells have rested.
     pub fn overdue(&mut self, now_ms: u64) -> Vec<Act> {
         let mut acts: Vec<Act> = self
             .devices_mut()

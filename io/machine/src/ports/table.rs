@@ -1,10 +1,11 @@
 //! QEMU's descriptors, and its maps of a region.
 //!
-//! Two things of a device outlive it in QEMU (7.2). Under emulation it listens to what the guest hears with handlers that it does not
-//! take away: they stay with the *numbers* of the descriptors, and speak of freed memory as soon as anything else that gets such a number
-//! becomes readable. And it closes the region's descriptor twice, the second time some 50 ms later: whoever got that number
-//! meanwhile loses his. So the numbers are learned while the device is there, its map is watched until it is gone, and nothing else is
-//! given to QEMU before.
+//! Two things of a device outlive it in QEMU (7.2). Under emulation it listens to what the guest
+//! hears with handlers that it does not take away: they stay with the *numbers* of the descriptors,
+//! and speak of freed memory as soon as anything else that gets such a number becomes readable. And
+//! it closes the region's descriptor twice, the second time some 50 ms later: whoever got that
+//! number meanwhile loses his. So the numbers are learned while the device is there, its map is
+//! watched until it is gone, and nothing else is given to QEMU before.
 
 use std::fmt::Debug;
 use std::fs;
@@ -75,7 +76,8 @@ impl Table for ProcessTable {
     }
 }
 
-/// Whether a line of `/proc/PID/maps` is of the memfd with this inode: `ADDRESSES MODE OFFSET DEVICE INODE PATH`.
+/// Whether a line of `/proc/PID/maps` is of the memfd with this inode: `ADDRESSES MODE OFFSET
+/// DEVICE INODE PATH`.
 fn is_map_of(line: &str, inode: u64) -> bool {
     let mut words = line.split_ascii_whitespace().skip(4);
     words.next().and_then(|word| word.parse().ok()) == Some(inode)

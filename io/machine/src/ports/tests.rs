@@ -41,7 +41,8 @@ fn ends() -> (EndParts, ChannelEnd) {
 #[derive(Debug, Clone, Default)]
 struct FakeTable(Rc<RefCell<(u32, usize)>>);
 
-/// The first of the two numbers under which this QEMU listens for a device. The one below is free when the device is gone.
+/// The first of the two numbers under which this QEMU listens for a device. The one below is free
+/// when the device is gone.
 const NUMBER: u32 = 40;
 
 impl Table for FakeTable {
@@ -106,7 +107,8 @@ fn plugged(ports: &mut Ports, hearing: Hearing) -> (usize, End, ChannelEnd, Qemu
     (port, end, peer, qemu)
 }
 
-/// A QEMU whose answers came quickly, and whose loop turned slowly, was given up after a hundred of them, within milliseconds.
+/// A QEMU whose answers came quickly, and whose loop turned slowly, was given up after a hundred of
+/// them, within milliseconds.
 #[test]
 fn qemu_has_its_time_for_taking_descriptors_however_quickly_it_answers() {
     let (mut ports, plenty) = (ports(), 10_000);
@@ -160,8 +162,9 @@ fn a_device_comes_and_goes_and_its_port_is_free_again() {
     }
 }
 
-// QEMU (7.2) under emulation does not take its handlers away with a device: they stay with the numbers of its descriptors, and it
-// died of the next descriptor that got such a number. And it closes the region's descriptor a second time, when its map goes.
+// QEMU (7.2) under emulation does not take its handlers away with a device: they stay with the
+// numbers of its descriptors, and it died of the next descriptor that got such a number. And it
+// closes the region's descriptor a second time, when its map goes.
 #[test]
 fn what_qemu_keeps_of_a_device_is_seen_to_before_anything_else_comes() {
     let table = FakeTable::default();
@@ -225,8 +228,9 @@ fn a_guest_that_holds_everybody_up_is_not_waited_for_without_end() {
     assert_eq!(begun, Some(30_000));
 }
 
-// QEMU makes blocking what it is passed, in the open file that all copies share. A peer that fills a doorbell would then stop the guest's
-// processors, and one that writes 512 bytes (what QEMU reads at a time) its main loop.
+// QEMU makes blocking what it is passed, in the open file that all copies share. A peer that fills
+// a doorbell would then stop the guest's processors, and one that writes 512 bytes (what QEMU reads
+// at a time) its main loop.
 #[test]
 fn no_half_that_qemu_has_can_block_it() {
     let mut ports = ports();
@@ -236,7 +240,8 @@ fn no_half_that_qemu_has_can_block_it() {
     }
 }
 
-// QEMU polls the doorbells and does not expect that they hang up: it turned in circles, a processor for each dead peer.
+// QEMU polls the doorbells and does not expect that they hang up: it turned in circles, a processor
+// for each dead peer.
 #[test]
 fn the_peers_death_is_told_once_and_leaves_nothing_to_poll() {
     let mut ports = ports();
@@ -291,7 +296,8 @@ fn rings_are_passed_on_where_qemu_does_not_listen() {
 
 const VECTOR_OF_DATA: u8 = wire::guest::VECTOR_DATA;
 
-// A ring that QEMU has seen and not heard when the device goes is heard by a handler of a device that is no more.
+// A ring that QEMU has seen and not heard when the device goes is heard by a handler of a device
+// that is no more.
 #[test]
 fn a_device_does_not_go_before_qemu_has_heard_all_rings() {
     let mut ports = ports();
@@ -316,7 +322,8 @@ fn a_device_does_not_go_before_qemu_has_heard_all_rings() {
     assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Unplug]);
 }
 
-// The same where the kernel passes the rings on: from the guest's word on it does not any more, and the unplugging waits for the last one.
+// The same where the kernel passes the rings on: from the guest's word on it does not any more, and
+// the unplugging waits for the last one.
 #[test]
 fn what_the_kernel_passes_on_ends_before_the_device_goes() {
     let mut ports = Ports::new(FakeTable::default());

@@ -1,17 +1,20 @@
 //! Rings that the kernel itself passes on to QEMU, with no process in between.
 //!
-//! To ring is to write a byte into the ringer's half of a doorbell (`docs/spec/ring.md`), and the kernel tells whoever watches that half's inode of each write:
-//! inotify(7). The sight that comes with an end is good for that, and for nothing else.
-//! QEMU listens to such a watch in the place of the doorbell. It becomes readable within the ringer's own call, so nobody has to be
-//! woken on the way. It carries nothing but that: equal events that nobody has read are one, so a peer
-//! can neither fill it nor keep QEMU reading. And it can be taken off by this process alone, at any time.
+//! To ring is to write a byte into the ringer's half of a doorbell (`docs/spec/ring.md`), and the
+//! kernel tells whoever watches that half's inode of each write: inotify(7). The sight that comes
+//! with an end is good for that, and for nothing else. QEMU listens to such a watch in the place of
+//! the doorbell. It becomes readable within the ringer's own call, so nobody has to be woken on the
+//! way. It carries nothing but that: equal events that nobody has read are one, so a peer can
+//! neither fill it nor keep QEMU reading. And it can be taken off by this process alone, at any
+//! time.
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 
-/// Instances of inotify that a user can have beside ours: there are 128 for each user, and other programs want some as well.
+/// Instances of inotify that a user can have beside ours: there are 128 for each user, and other
+/// programs want some as well.
 const SPARE_INSTANCES: usize = 16;
 
 /// Room for one event about a doorbell, and more.
@@ -21,9 +24,11 @@ const EVENT_BYTES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Watch {
     instance: OwnedFd,
-    /// Another instance, to be closed when nothing is to be passed on any more: by then the user may have none left.
+    /// Another instance, to be closed when nothing is to be passed on any more: by then the user
+    /// may have none left.
     hush: Option<OwnedFd>,
-    /// A doorbell of our own, always watched: what we ring ourselves. Its listening half is read at once.
+    /// A doorbell of our own, always watched: what we ring ourselves. Its listening half is read at
+    /// once.
     clapper: (OwnedFd, OwnedFd),
     /// The peer's doorbell, by the number of its watch, while it is watched.
     bell: Option<i32>,
@@ -33,7 +38,8 @@ impl Watch {
     /// One that hears nothing yet but [`Self::ring`].
     ///
     /// # Errors
-    /// Where the kernel does not tell of writes to sockets, or the user's instances or watches are about to run out.
+    /// Where the kernel does not tell of writes to sockets, or the user's instances or watches are
+    /// about to run out.
     pub fn new() -> io::Result<Self> {
         let instance = instance()?;
         let spare = (0..SPARE_INSTANCES).map(|_| self::instance()).collect::<io::Result<Vec<_>>>()?;
@@ -54,7 +60,8 @@ impl Watch {
         &self.instance
     }
 
-    /// Passes on what is rung from now on, and what was rung before, if anything. Where the kernel does not, [`Self::passes_on`] says so.
+    /// Passes on what is rung from now on, and what was rung before, if anything. Where the kernel
+    /// does not, [`Self::passes_on`] says so.
     pub fn listen_to(&mut self, sight: BorrowedFd<'_>, listener: BorrowedFd<'_>) {
         self.bell = watch(&self.instance, sight).ok();
         if sys::doorbell::is_readable(listener).unwrap_or(true) {
@@ -70,16 +77,18 @@ impl Watch {
     /// Rings by our own hand.
     pub fn ring(&self) {
         let (listener, ringer) = &self.clapper;
-        // Ours at both ends, and read as soon as it is written: there is nothing that can be wrong with it.
+        // Ours at both ends, and read as soon as it is written: there is nothing that can be wrong
+        // with it.
         drop(sys::doorbell::ring(ringer));
         drop(sys::doorbell::listen(listener));
     }
 
     /// Passes nothing on any more. `None`: it did not before.
     ///
-    /// The kernel may still be about to tell of a write that had begun. It frees no watch before all such have ended, and the close of an
-    /// instance waits (some 20 ms) until all watches that were taken off are freed. So a thread closes one; nothing comes
-    /// behind its end but what is in the instance by then.
+    /// The kernel may still be about to tell of a write that had begun. It frees no watch before
+    /// all such have ended, and the close of an instance waits (some 20 ms) until all watches that
+    /// were taken off are freed. So a thread closes one; nothing comes behind its end but what is
+    /// in the instance by then.
     pub fn silence(&mut self) -> Option<Hush> {
         let bell = self.bell.take()?;
         // It can only fail where it is not there: nothing is passed on then either.
@@ -104,7 +113,8 @@ impl Hush {
     }
 }
 
-/// Drops something in a thread of its own: the close of an instance may wait until watches are freed, of whomever.
+/// Drops something in a thread of its own: the close of an instance may wait until watches are
+/// freed, of whomever.
 pub(crate) fn close_aside(something: impl Send + 'static) -> Option<JoinHandle<()>> {
     // Where there is no thread, it is dropped here and now.
     std::thread::Builder::new().name("close".to_owned()).spawn(move || drop(something)).ok()

@@ -10,8 +10,9 @@ use wire::guest::{MAX_CHANNELS, PORT_NAME};
 const FIRST_PORT_DEVICE: usize = 0x10;
 /// Functions of one device (PCI).
 const FUNCTIONS: usize = 8;
-/// Memory that the firmware keeps for the device behind a root port, in MiB: the largest region of a channel, 32 MiB and a header,
-/// as a power of two. Addresses alone: no memory stands behind them.
+/// Memory that the firmware keeps for the device behind a root port, in MiB: the largest region of
+/// a channel, 32 MiB and a header, as a power of two. Addresses alone: no memory stands behind
+/// them.
 pub(crate) const PORT_WINDOW_MIB: u64 = 64;
 /// The words that the kernel of a guest is always given: one reset after a panic, which ends the
 /// machine, and interrupts remapped, which vfio asks for; the initramfs in all of the memory, not
@@ -19,12 +20,14 @@ pub(crate) const PORT_WINDOW_MIB: u64 = 64;
 /// its own.
 const KERNEL_COMMAND_LINE: &str =
     "console=ttyS0 quiet panic=-1 intel_iommu=on rootfstype=ramfs no_timer_check";
-/// Memory that an emulated machine may take for translated code, in MiB. Without a bound it is an eighth of the node's memory, more than
-/// the domain has: kernel and programs of a guest take some 30 MiB.
+/// Memory that an emulated machine may take for translated code, in MiB. Without a bound it is an
+/// eighth of the node's memory, more than the domain has: kernel and programs of a guest take some
+/// 30 MiB.
 pub(crate) const TRANSLATIONS_MIB: u64 = 64;
 /// How long a volume's disk waits for its engine, in seconds: many starts of one.
 const RECONNECT_SECONDS: u32 = 120;
-/// The processor of an emulated machine. Without the two features that emulation makes six times slower than none.
+/// The processor of an emulated machine. Without the two features that emulation makes six times
+/// slower than none.
 const EMULATED_PROCESSOR: &str = "max,erms=off,fsrm=off";
 
 /// The descriptors that QEMU inherits, by number.
@@ -81,9 +84,10 @@ pub(crate) fn arguments(order: &MachineOrder, accel: Accel, inherited: Inherited
     line.0
 }
 
-/// The processors, and how many there may be at most. A machine that can only ever have one is emulated without its fences and with
-/// atomic accesses that are none (before QEMU 8 both, the accesses in later ones, too): that is enough for a guest alone, and not for
-/// one that shares memory with others. So an emulated machine always has a place for a second.
+/// The processors, and how many there may be at most. A machine that can only ever have one is
+/// emulated without its fences and with atomic accesses that are none (before QEMU 8 both, the
+/// accesses in later ones, too): that is enough for a guest alone, and not for one that shares
+/// memory with others. So an emulated machine always has a place for a second.
 fn processors(cpus: u32, accel: Accel) -> String {
     match accel {
         Accel::Kvm => cpus.to_string(),
@@ -107,7 +111,8 @@ impl Line {
     /// The three ways in which QEMU and we speak: monitor, port, console.
     fn channels(&mut self, Inherited { qmp, port, console }: Inherited) -> &mut Self {
         self.pair("-chardev", format!("socket,id=qmp,fd={qmp}")).pair("-mon", "chardev=qmp,mode=control");
-        // Without ioeventfd: the port is served by the thread that notices the write, which wakes us sooner.
+        // Without ioeventfd: the port is served by the thread that notices the write, which wakes
+        // us sooner.
         self.pair("-device", "virtio-serial-pci,ioeventfd=off,max_ports=2");
         self.pair("-chardev", format!("socket,id=agent,fd={port}"));
         self.pair("-device", format!("virtserialport,chardev=agent,name={PORT_NAME}"));
@@ -115,7 +120,8 @@ impl Line {
         self.pair("-device", "isa-serial,chardev=console")
     }
 
-    /// A place for a channel's device. It needs no addresses for I/O, of which there are not enough for all.
+    /// A place for a channel's device. It needs no addresses for I/O, of which there are not enough
+    /// for all.
     fn root_port(&mut self, port: usize) -> &mut Self {
         let device = FIRST_PORT_DEVICE + port / FUNCTIONS;
         let function = port % FUNCTIONS;
@@ -158,7 +164,8 @@ impl Line {
 }
 
 impl Line {
-    /// A volume: its disk waits while its engine is started again, and fails what is under way only then.
+    /// A volume: its disk waits while its engine is started again, and fails what is under way only
+    /// then.
     fn volume(&mut self, at: usize, volume: &VolumeDisk) -> &mut Self {
         let mut server = OsString::from(format!(
             "driver=nbd,node-name=volume{at},export={},reconnect-delay={RECONNECT_SECONDS},discard=unmap,\

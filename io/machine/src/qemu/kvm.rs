@@ -1,4 +1,5 @@
-//! Whether QEMU can use a KVM that works: one that was built without it, or that is not let at it, can't.
+//! Whether QEMU can use a KVM that works: one that was built without it, or that is not let at it,
+//! can't.
 
 use super::process::{end_of, spawn};
 use qmp::Version;
@@ -55,7 +56,8 @@ pub(crate) fn try_kvm(qemu: &Path) -> Result<(), NotTaken> {
     }
 }
 
-/// The version of a QEMU that does not get as far as saying it by itself; none where it says nothing, within the same time.
+/// The version of a QEMU that does not get as far as saying it by itself; none where it says
+/// nothing, within the same time.
 pub(crate) fn version_of(qemu: &Path) -> Option<Version> {
     let mut command = Command::new(qemu);
     command.arg("--version");

@@ -39,8 +39,8 @@ pub(crate) struct Sockets {
 }
 
 impl Qemu {
-    /// Starts it. It is killed when the calling thread ends. For a program that starts nothing else meanwhile: descriptors that QEMU
-    /// is to have are open to every child until this returns.
+    /// Starts it. It is killed when the calling thread ends. For a program that starts nothing else
+    /// meanwhile: descriptors that QEMU is to have are open to every child until this returns.
     ///
     /// # Errors
     /// There is no such program, or it can't be started.
@@ -108,7 +108,8 @@ impl Drop for Qemu {
     }
 }
 
-/// Starts a program with descriptors of ours under their own numbers, nothing to read, and one pipe for all that it writes.
+/// Starts a program with descriptors of ours under their own numbers, nothing to read, and one pipe
+/// for all that it writes.
 pub(crate) fn spawn(mut command: Command, descriptors: &[&OwnedFd]) -> io::Result<(Child, LastWords)> {
     let (pipe, its_words) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&pipe, true)?;
@@ -124,8 +125,8 @@ pub(crate) fn spawn(mut command: Command, descriptors: &[&OwnedFd]) -> io::Resul
     Ok((started?, LastWords { pipe: Some(pipe), bytes: Vec::new() }))
 }
 
-/// Waits so long for the end of a process, and kills it then: `None`. One that even then does not end is left there: nothing that hangs
-/// holds the caller up.
+/// Waits so long for the end of a process, and kills it then: `None`. One that even then does not
+/// end is left there: nothing that hangs holds the caller up.
 pub(crate) fn end_of(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let in_time = has_ended(child, patience);
     if !matches!(in_time, Ok(true)) {

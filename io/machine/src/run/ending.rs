@@ -196,7 +196,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A QEMU that ended before it spoke may be too old for its options: then that is what is wrong.
+    /// A QEMU that ended before it spoke may be too old for its options: then that is what is
+    /// wrong.
     pub(super) fn look_at_version(&mut self) {
         if self.facts.greeted || self.facts.verdict.is_some() {
             return;

@@ -8,8 +8,8 @@ use rustix::net::SendFlags;
 use wire::control::GuestState;
 use wire::guest::{Event, Hello, output};
 
-/// Most programs of a guest that are connected to its control socket at a time. The daemon has a bound of its own; this one is for
-/// the memory of this process, a window for each.
+/// Most programs of a guest that are connected to its control socket at a time. The daemon has a
+/// bound of its own; this one is for the memory of this process, a window for each.
 const MAX_MEMBERS: usize = 128;
 
 impl Machine<'_> {
@@ -107,8 +107,8 @@ impl Machine<'_> {
         }
     }
 
-    /// A program of the guest wants to speak with the daemon. Where there is none, it waits for the next one here, and does not ask
-    /// again and again.
+    /// A program of the guest wants to speak with the daemon. Where there is none, it waits for the
+    /// next one here, and does not ask again and again.
     fn hear_member(&mut self, stream: u32) -> Result<(), BrokenRule> {
         let members = self.relays.values().filter(|relay| relay.kind == Kind::Member).count();
         if members >= MAX_MEMBERS {

@@ -1,4 +1,5 @@
-//! The machine's loop: one thread that waits for QEMU, the guest, the daemon and who asks, and for nothing longer than it may.
+//! The machine's loop: one thread that waits for QEMU, the guest, the daemon and who asks, and for
+//! nothing longer than it may.
 
 mod ending;
 mod guest;
@@ -107,8 +108,9 @@ pub struct Ended {
     pub code: u8,
 }
 
-/// Runs the machine whose order is in `directory`, for the daemon whose control socket is at `control`, until it has ended. `signals`
-/// are those that ask it to. The outcome is written into `directory`.
+/// Runs the machine whose order is in `directory`, for the daemon whose control socket is at
+/// `control`, until it has ended. `signals` are those that ask it to. The outcome is written into
+/// `directory`.
 pub fn run(directory: &Path, control: &Path, signals: &SignalDescriptor) -> Ended {
     run_with(directory, control, signals, Patience::default())
 }
@@ -326,7 +328,8 @@ impl<'a> Machine<'a> {
         self.errors.line(line);
     }
 
-    /// Connects what waits for the daemon, if it is there; if not, its folder is watched from now on.
+    /// Connects what waits for the daemon, if it is there; if not, its folder is watched from now
+    /// on.
     fn look_for_daemon(&mut self) {
         self.looked_ms = self.clock.now_ms();
         if let Some(folder) = &self.folder {
@@ -355,7 +358,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The daemon has gone, or does not want us. Not asked again at once: one that closes each connection would be asked without end.
+    /// The daemon has gone, or does not want us. Not asked again at once: one that closes each
+    /// connection would be asked without end.
     fn lost_daemon(&mut self) {
         if self.clock.now_ms() >= self.looked_ms + LOOK_AGAIN_MS {
             self.look_for_daemon();

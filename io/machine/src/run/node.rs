@@ -46,7 +46,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A packet with descriptors: an end of a channel, which becomes a device before the packet goes to the guest.
+    /// A packet with descriptors: an end of a channel, which becomes a device before the packet
+    /// goes to the guest.
     fn plug(&mut self, stream: u32, packet: Vec<u8>, descriptors: Vec<OwnedFd>) -> Result<(), BrokenRule> {
         let parts = match EndParts::of(descriptors) {
             Ok(parts) => parts,

@@ -1,4 +1,5 @@
-//! A QEMU that is none: it says what its part of a play says, at its monitor and at the guest's port.
+//! A QEMU that is none: it says what its part of a play says, at its monitor and at the guest's
+//! port.
 
 use rustix::io::Errno;
 use std::io::Write;
@@ -257,8 +258,9 @@ fn note() {
     std::fs::write(std::env::var("FAKE_NOTES").unwrap(), "").unwrap();
 }
 
-/// A guest with one program that is connected to its control socket, and connects again when that closes. It notes what it hears in
-/// its output, gives up channels whose peer is gone, and answers what is executed.
+/// A guest with one program that is connected to its control socket, and connects again when that
+/// closes. It notes what it hears in its output, gives up channels whose peer is gone, and answers
+/// what is executed.
 fn be_a_guest(agent: &mut Agent, monitor: &OwnedFd) {
     let output = agent.open(Purpose::Output {});
     agent.say(&Message::Event(Event::Started {}));

@@ -1,4 +1,5 @@
-//! How a machine ends, for each way in which QEMU or a guest can misbehave, and what goes through it meanwhile.
+//! How a machine ends, for each way in which QEMU or a guest can misbehave, and what goes through
+//! it meanwhile.
 
 use crate::harness::{Ended, Place, order};
 use machine::{Accel, Patience, Word};

@@ -102,8 +102,8 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // All threads of the other process are to have the signal blocked, also those of the test harness: so it inherits that, from
-        // a thread that has it blocked for good.
+        // All threads of the other process are to have the signal blocked, also those of the test
+        // harness: so it inherits that, from a thread that has it blocked for good.
         let start = move || {
             let _blocked = SignalDescriptor::block(&stop_signals()).unwrap();
             command.spawn().unwrap()

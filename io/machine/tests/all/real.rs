@@ -12,10 +12,12 @@ use std::time::Instant;
 use wire::control::{Event, MountedService, Reply, Request};
 
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
-/// How often each of two channels is replaced by another. Left to itself QEMU died at the sixth time at the latest.
+/// How often each of two channels is replaced by another. Left to itself QEMU died at the sixth
+/// time at the latest.
 const ROUNDS: u64 = 15;
 
-/// A guest with our agent, of `TOMBOLO_BIN` or the release build; `None`, and a printed reason, where this machine can't.
+/// A guest with our agent, of `TOMBOLO_BIN` or the release build; `None`, and a printed reason,
+/// where this machine can't.
 fn image(state: &Path) -> Option<Image> {
     // target/PROFILE/deps/all-HASH
     let tests = std::env::current_exe().unwrap();
@@ -71,8 +73,8 @@ fn send(socket: &OwnedFd, reply: &Reply, end: Option<(End, &End)>) {
     packet::send(socket, reply, &borrowed).unwrap();
 }
 
-// The entrances of the frontend get a new channel for each server that the service has, and give the old one up: two channels come
-// and two go each time, with rings under way.
+// The entrances of the frontend get a new channel for each server that the service has, and give
+// the old one up: two channels come and two go each time, with rings under way.
 #[test]
 fn channels_come_and_go_and_qemu_lives() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! The traffic through a machine: packets, ends of channels, executed commands. The daemon is the test, QEMU and the guest are a fake.
+//! The traffic through a machine: packets, ends of channels, executed commands. The daemon is the
+//! test, QEMU and the guest are a fake.
 
 use crate::harness::{DEADLINE, Place, order, readable};
 use channel::{Config, End};
@@ -147,7 +148,8 @@ fn a_guest_has_services_channels_and_a_frontend_as_any_domain() {
     daemon.tell(&Reply::About { id: 1, about: serde_json::json!("behind it") }, None);
     let [data, ..] = peer.into_descriptors();
     drop(data);
-    // What can't be a device is refused in the place of the channel: the region is not of a power of two.
+    // What can't be a device is refused in the place of the channel: the region is not of a power
+    // of two.
     let (together, peer) = channel::pair(&Config::default()).unwrap();
     daemon.tell(&Reply::Connected { id: 3, channel: 100, memory: false }, Some((together, &peer)));
     // The guest has heard the refusal of its own words, and these three packets.
@@ -189,8 +191,9 @@ fn the_peer_of_a_guest_hears_of_its_end() {
     assert_eq!(running.wait().word(), Word::Exited);
 }
 
-// With doorbells that were pipes, whoever spliced between one and something that makes him wait held the pipe's lock: the machine waited for it in the kernel,
-// where no signal reaches, and could not even end.
+// With doorbells that were pipes, whoever spliced between one and something that makes him wait
+// held the pipe's lock: the machine waited for it in the kernel, where no signal reaches, and could
+// not even end.
 #[test]
 fn a_peer_that_splices_holds_up_no_machine() {
     let place = Place::new();
@@ -234,8 +237,8 @@ fn a_peer_that_splices_holds_up_no_machine() {
     }
 }
 
-// A program of a guest that connects again after the daemon's death found a socket that took it and closed at once, and tried
-// without end: now it waits in the machine.
+// A program of a guest that connects again after the daemon's death found a socket that took it and
+// closed at once, and tried without end: now it waits in the machine.
 #[test]
 fn a_daemon_that_dies_is_waited_for() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! One call of etcd: a deadline, one endpoint after the other, and whether what answers is what answered before.
+//! One call of etcd: a deadline, one endpoint after the other, and whether what answers is what
+//! answered before.
 
 use super::said::{EtcdError, Trouble};
 use super::{DEADLINE, ENDPOINT_PATIENCE, Etcd, Shared, probe};
@@ -65,7 +66,8 @@ impl Etcd {
         self.try_all(patience, true, &mut false, work)
     }
 
-    /// Calls something that changes something; `lost` says afterwards whether an earlier attempt may have done it already.
+    /// Calls something that changes something; `lost` says afterwards whether an earlier attempt
+    /// may have done it already.
     pub(crate) fn retry<T, F, W>(&self, lost: &mut bool, work: F) -> Result<T, RegistryError>
     where
         F: FnMut(Client) -> W,
@@ -75,7 +77,8 @@ impl Etcd {
         self.try_all(USUAL, true, lost, work)
     }
 
-    /// Calls something that may be called twice, `one` at a time, at the endpoint that others use: they are not moved to another by one that is short of time.
+    /// Calls something that may be called twice, `one` at a time, at the endpoint that others use:
+    /// they are not moved to another by one that is short of time.
     pub(crate) fn call_here<T, F, W>(
         &self,
         one: Duration,
@@ -101,7 +104,8 @@ impl Etcd {
         }
     }
 
-    /// Not every answer says where etcd is: a lease may be in the backup, too, and would be renewed.
+    /// Not every answer says where etcd is: a lease may be in the backup, too, and would be
+    /// renewed.
     fn refuse_if_back(&self) -> Result<(), RegistryError> {
         let Some(what) = self.shared.went_back.get() else { return Ok(()) };
         let reach = self.shared.reach();
@@ -135,7 +139,8 @@ impl Etcd {
                         worst = Some(EtcdError::worse(worst, error));
                     }
                     Err(error) => {
-                        // The client says what its own library says; asked by hand, it can be said what helps.
+                        // The client says what its own library says; asked by hand, it can be said
+                        // what helps.
                         let by_hand = error.trouble == Trouble::Tls && patience.all >= DEADLINE;
                         let told = if by_hand { self.refused_by_tls() } else { None };
                         return Err(told.unwrap_or_else(|| EtcdError::worse(worst, error)).into());
@@ -223,12 +228,13 @@ impl Etcd {
 }
 
 impl Shared {
-    /// Remembers what an answer says of etcd. `floor`: the greatest revision that was known when it was asked. An answer of an
-    /// earlier moment is from an etcd that was put back.
+    /// Remembers what an answer says of etcd. `floor`: the greatest revision that was known when it
+    /// was asked. An answer of an earlier moment is from an etcd that was put back.
     fn know(&self, header: Header, floor: i64) -> Result<(), String> {
         let known = self.compare(header, floor);
         match (self.went_back.get(), known) {
-            // Once is enough: what it went back behind is passed again when others have written long enough.
+            // Once is enough: what it went back behind is passed again when others have written
+            // long enough.
             (Some(what), _) => Err(what.clone()),
             (None, Err(what)) => Err(self.went_back.get_or_init(|| what).clone()),
             (None, Ok(())) => Ok(()),

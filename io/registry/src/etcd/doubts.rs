@@ -1,5 +1,6 @@
-//! The operations of etcd that `lease::Doubts` needs: renewals that count only while no doubt stands, doubts bound to the lease of whom they are about, and taking over from
-//! one that left a doubt stand.
+//! The operations of etcd that `lease::Doubts` needs: renewals that count only while no doubt
+//! stands, doubts bound to the lease of whom they are about, and taking over from one that left a
+//! doubt stand.
 
 use super::calls::{Answered, Patience};
 use super::{Etcd, EtcdError, Lease, MAX_ANSWER_BYTES, Trouble, compare, entry, found_in, kv, positive};
@@ -7,7 +8,8 @@ use crate::{Entry, Expected, RegistryError, check_key, check_value};
 use etcd_client::{GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
 use std::time::Duration;
 
-/// How long one attempt at [`Etcd::doubt`] may take: what a leader that died was sent is lost, and the next one gets it only when it is sent again.
+/// How long one attempt at [`Etcd::doubt`] may take: what a leader that died was sent is lost, and
+/// the next one gets it only when it is sent again.
 const ATTEMPT: Duration = Duration::from_millis(150);
 
 /// A value, and which lease it is bound to.
@@ -74,8 +76,9 @@ impl Etcd {
         })
     }
 
-    /// Keeps a lease alive, and asks in the same moment or later, as a majority knows it, whether its holder is in the life that it believes in, and not
-    /// doubted. As [`Etcd::renew`] otherwise.
+    /// Keeps a lease alive, and asks in the same moment or later, as a majority knows it, whether
+    /// its holder is in the life that it believes in, and not doubted. As [`Etcd::renew`]
+    /// otherwise.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was kept alive is not known.
@@ -89,7 +92,8 @@ impl Etcd {
         let (alive, doubt) = (self.full(watched.alive), self.full(watched.doubt));
         let patience = Patience { all: within, one: within / 3 };
         self.call_within(patience, |mut client| {
-            // Only reads: etcd takes them as of one moment, lets in who may not write, and writes nothing down.
+            // Only reads: etcd takes them as of one moment, lets in who may not write, and writes
+            // nothing down.
             let look = Txn::new().when(compare(&alive, Expected::Revision(watched.life)));
             let look = look.and_then([TxnOp::get(doubt.as_str(), None)]);
             async move {
@@ -134,8 +138,8 @@ impl Etcd {
         })
     }
 
-    /// Writes a doubt of a life, bound to the lease that its key is bound to, if there is none. What does not come through is sent again soon, to the same
-    /// endpoint.
+    /// Writes a doubt of a life, bound to the lease that its key is bound to, if there is none.
+    /// What does not come through is sent again soon, to the same endpoint.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was written is not known.
@@ -174,8 +178,8 @@ impl Etcd {
         }
     }
 
-    /// Replaces a doubt that stands by the word that the life is over. Whether both were there as they should be: from then on its holder counts no renewal any
-    /// more.
+    /// Replaces a doubt that stands by the word that the life is over. Whether both were there as
+    /// they should be: from then on its holder counts no renewal any more.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was replaced is not known.
@@ -200,7 +204,8 @@ impl Etcd {
         })
     }
 
-    /// Ends the lease that something is bound to, and so all that is. One that is gone already is as good.
+    /// Ends the lease that something is bound to, and so all that is. One that is gone already is
+    /// as good.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`].

@@ -60,7 +60,8 @@ impl Etcd {
         let id = lease.id;
         let patience = Patience { all: within, one: within / 3 };
         let alive = self.call_within(patience, |mut client| async move {
-            // The client takes the stream's first answer itself, and reports a lease that is gone as an error.
+            // The client takes the stream's first answer itself, and reports a lease that is gone
+            // as an error.
             match client.lease_keep_alive(id).await {
                 Ok((_keeper, _stream)) => Ok(Answered { header: None, value: true }),
                 Err(etcd_client::Error::LeaseKeepAliveError(_)) => {

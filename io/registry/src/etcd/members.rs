@@ -9,7 +9,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a copy may take in all: 2 GiB, the most that etcd holds where nobody says otherwise, from a slow disk.
+/// How long a copy may take in all: 2 GiB, the most that etcd holds where nobody says otherwise,
+/// from a slow disk.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(600);
 /// Pieces of a copy (32 KiB each, 4 MiB at the most) that wait for being written.
 const PIECES_UNDER_WAY: usize = 16;
@@ -132,8 +133,9 @@ impl Etcd {
         })
     }
 
-    /// Writes a copy of all that etcd holds, at one moment, as etcd's own tools read it; its last 32 bytes are the SHA-256 of what is before. Returns its
-    /// length. The caller waits for `out`; other requests to etcd do not.
+    /// Writes a copy of all that etcd holds, at one moment, as etcd's own tools read it; its last
+    /// 32 bytes are the SHA-256 of what is before. Returns its length. The caller waits for `out`;
+    /// other requests to etcd do not.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`], also where `out` does not take it.

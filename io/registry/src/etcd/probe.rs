@@ -1,5 +1,6 @@
-//! Why an `https` endpoint can't be used. TLS 1.3 refuses a client's certificate after the client's handshake is done, and etcd's client takes that for a
-//! connection that ended, again and again. So TLS itself is asked, by hand.
+//! Why an `https` endpoint can't be used. TLS 1.3 refuses a client's certificate after the client's
+//! handshake is done, and etcd's client takes that for a connection that ended, again and again. So
+//! TLS itself is asked, by hand.
 
 use super::EtcdTls;
 use rustls::pki_types::pem::PemObject;

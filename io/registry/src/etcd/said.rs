@@ -198,7 +198,8 @@ fn of_status(code: i32, message: &str, all: &str) -> Trouble {
             Trouble::ReadOnly
         }
         _ if says("request timed out") => Trouble::NoLeader,
-        // Unavailable, or cancelled by a connection that ended: what the network says stands in the causes.
+        // Unavailable, or cancelled by a connection that ended: what the network says stands in the
+        // causes.
         14 | 1 => of_transport(all),
         _ => Trouble::Other,
     }

@@ -1,4 +1,5 @@
-//! Watching keys of etcd: goes on, after an endpoint is lost, where it was; ends where etcd has forgotten what comes next.
+//! Watching keys of etcd: goes on, after an endpoint is lost, where it was; ends where etcd has
+//! forgotten what comes next.
 
 use super::Shared;
 use crate::watch::{Feed, Watchers};

@@ -17,7 +17,8 @@ const MAX_ERRNO: u32 = 4095;
 pub enum Incoming<'a> {
     /// First of all: what the service offers.
     Hello(Export),
-    /// The answer to a request, an `Open`, a `Control` or a `State`. It may be one that was cancelled meanwhile.
+    /// The answer to a request, an `Open`, a `Control` or a `State`. It may be one that was
+    /// cancelled meanwhile.
     Answer(Answer<'a>),
     /// The state of a session changed: keep this for the next backend.
     Capsule {
@@ -49,7 +50,8 @@ pub enum Incoming<'a> {
         /// Why; none where there is just nothing more.
         errno: Option<Errno>,
     },
-    /// Last of all: the backend takes no more. What it has not answered, it has not taken, but for these requests.
+    /// Last of all: the backend takes no more. What it has not answered, it has not taken, but for
+    /// these requests.
     Leave {
         /// Their tags, 8 bytes each, little-endian ([`tags`]).
         taken: &'a [u8],
@@ -199,8 +201,8 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Takes one message; `Ok(None)`: the answer goes on in the next one. The bytes are then lent by
-    /// [`Assembly::lend`] and [`Assembly::lend_answer`].
+    /// Takes one message; `Ok(None)`: the answer goes on in the next one. The bytes are then lent
+    /// by [`Assembly::lend`] and [`Assembly::lend_answer`].
     ///
     /// # Errors
     /// [`BadBackend`].

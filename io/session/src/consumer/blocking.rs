@@ -41,7 +41,8 @@ impl Blocking {
         &self.export
     }
 
-    /// Asks `file` with the domain's defaults and waits for the answer. The bytes are lent until the next call.
+    /// Asks `file` with the domain's defaults and waits for the answer. The bytes are lent until
+    /// the next call.
     ///
     /// # Errors
     /// [`CallError`]; an errno of the service is in the answer.
@@ -129,7 +130,8 @@ impl Blocking {
         Ok(self.sender.send(&header.encode(), deadline)?)
     }
 
-    /// Lets go of the link without closing it: for the child of a fork, whose parent goes on using it.
+    /// Lets go of the link without closing it: for the child of a fork, whose parent goes on using
+    /// it.
     pub fn abandon(mut self) {
         self.answers.receiver.abandon();
     }

@@ -65,9 +65,9 @@ pub fn open(end: End) -> Result<(Caller, Answers), OpenError> {
 
 /// The half of a link that sends. May be shared; messages of different threads are not mixed.
 ///
-/// Each call that takes a `deadline` waits until then for room in the ring; with `None` it does not wait at all.
-/// A tag is chosen before the request is sent, because the answer may come before the call returns: a fresh one from
-/// [`Caller::tag`], or any number that is not outstanding.
+/// Each call that takes a `deadline` waits until then for room in the ring; with `None` it does not
+/// wait at all. A tag is chosen before the request is sent, because the answer may come before the
+/// call returns: a fresh one from [`Caller::tag`], or any number that is not outstanding.
 #[derive(Debug)]
 pub struct Caller {
     sender: Mutex<Sender>,
@@ -125,8 +125,8 @@ impl Caller {
         self.send(Header { session, tag, file: number, ..Header::new(Kind::Control) }, payload, deadline)
     }
 
-    /// Asks about a tree or for bytes at an offset: one of the kinds from [`Kind::Lookup`] on, with the payload that
-    /// `wire::service` makes for it.
+    /// Asks about a tree or for bytes at an offset: one of the kinds from [`Kind::Lookup`] on, with
+    /// the payload that `wire::service` makes for it.
     ///
     /// # Errors
     /// [`CallError`].
@@ -141,7 +141,8 @@ impl Caller {
         self.send(Header { session, tag, file, ..Header::new(kind) }, payload, deadline)
     }
 
-    /// Takes so many more bytes of records of a stream, [`wire::service::RECORD_OVERHEAD_BYTES`] for each included.
+    /// Takes so many more bytes of records of a stream, [`wire::service::RECORD_OVERHEAD_BYTES`]
+    /// for each included.
     ///
     /// # Errors
     /// [`CallError`].
@@ -157,8 +158,8 @@ impl Caller {
         self.send(Header { tag, ..Header::new(Kind::State) }, &[], deadline)
     }
 
-    /// Says that nobody waits for `tag` any more. Its answer may be under way already: ignore it, and do not use
-    /// the tag again. Whoever cancels an opening closes the session as well.
+    /// Says that nobody waits for `tag` any more. Its answer may be under way already: ignore it,
+    /// and do not use the tag again. Whoever cancels an opening closes the session as well.
     ///
     /// # Errors
     /// [`CallError`].
@@ -185,7 +186,8 @@ impl Caller {
     }
 
     fn sender(&self) -> MutexGuard<'_, Sender> {
-        // A panic of another thread leaves no message half sent: a loan that is not committed was never there.
+        // A panic of another thread leaves no message half sent: a loan that is not committed was
+        // never there.
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -217,7 +219,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Returns the server's next message; waits until `deadline`, or for good. The bytes are lent until the next call.
+    /// Returns the server's next message; waits until `deadline`, or for good. The bytes are lent
+    /// until the next call.
     ///
     /// # Errors
     /// [`CallError::TimedOut`]; everything else ends the link.
@@ -254,8 +257,8 @@ impl Answers {
         })
     }
 
-    /// Returns the descriptors that an event loop watches, together with [`Answers::prepare_wait`] before it sleeps and
-    /// [`Answers::woken`] after.
+    /// Returns the descriptors that an event loop watches, together with [`Answers::prepare_wait`]
+    /// before it sleeps and [`Answers::woken`] after.
     pub fn descriptors(&self) -> Descriptors<'_> {
         self.receiver.descriptors()
     }
@@ -265,7 +268,8 @@ impl Answers {
         self.receiver.prepare_wait()
     }
 
-    /// Says that we are awake, and takes the rings off. Then [`Answers::try_next`] until there is nothing.
+    /// Says that we are awake, and takes the rings off. Then [`Answers::try_next`] until there is
+    /// nothing.
     ///
     /// # Errors
     /// [`CallError::Channel`].

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use sys::known::Known;
 
-/// How long to trust that the folder's events tell of everything. A socket that is bound before it listens, or a file
-/// system without inotify, would otherwise be waited for in vain.
+/// How long to trust that the folder's events tell of everything. A socket that is bound before it
+/// listens, or a file system without inotify, would otherwise be waited for in vain.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Room for some events; what they say does not matter, only that there are any.
 const EVENT_BYTES: usize = 1024;
@@ -62,8 +62,8 @@ pub(super) fn connect_when_there(path: &Path, deadline: Option<Instant>) -> Resu
             Err(errno) if may_come(errno) => {}
             Err(errno) => return Err(ControlError::Connect { path: path.to_owned(), errno }),
         }
-        // Not before it is needed: it takes the kernel some ms to be rid of a watch. From now on it stands before each attempt, so
-        // that a socket which comes in between is not missed.
+        // Not before it is needed: it takes the kernel some ms to be rid of a watch. From now on it
+        // stands before each attempt, so that a socket which comes in between is not missed.
         let Some(watch) = &watch else {
             watch = Some(FolderWatch::new(path));
             continue;

@@ -18,8 +18,8 @@ use wire::control::{
     Consumer, Event, MountedService, Reply, Request, SOCKET_PATH, SOCKET_VARIABLE, ServedService,
 };
 
-/// Most events that are kept while a reply is awaited. A node has fewer consumers than this for one server; more
-/// means that something is wrong at the other side.
+/// Most events that are kept while a reply is awaited. A node has fewer consumers than this for one
+/// server; more means that something is wrong at the other side.
 const MAX_NOTICES: usize = 4096;
 
 /// An error at the control socket.
@@ -129,7 +129,8 @@ pub struct Control {
     socket: Known,
     path: Option<PathBuf>,
     last_id: u64,
-    /// Number of the [`Control::ask_serve`], [`Control::ask_offer`] or [`Control::ask_bind`] that is not answered yet.
+    /// Number of the [`Control::ask_serve`], [`Control::ask_offer`] or [`Control::ask_bind`] that
+    /// is not answered yet.
     asked: Option<u64>,
     /// The requests that are not answered yet.
     started: BTreeSet<u64>,
@@ -160,7 +161,8 @@ impl Control {
         Ok(Self::over(awaiting::connect_when_there(path, deadline)?, Some(path.to_owned())))
     }
 
-    /// Takes an inherited connection. `path`: where to connect again after the daemon's death, if anywhere.
+    /// Takes an inherited connection. `path`: where to connect again after the daemon's death, if
+    /// anywhere.
     ///
     /// # Errors
     /// [`ControlError::NoSocket`].
@@ -184,8 +186,8 @@ impl Control {
         }
     }
 
-    /// Waits until the (next) daemon is there, and connects to it. Events of the earlier one that were not taken yet
-    /// stay; the caller then asks again for what it wants (`serve`, `services`).
+    /// Waits until the (next) daemon is there, and connects to it. Events of the earlier one that
+    /// were not taken yet stay; the caller then asks again for what it wants (`serve`, `services`).
     ///
     /// # Errors
     /// As [`Control::connect_when_there`]; [`ControlError::NoPath`].
@@ -214,7 +216,8 @@ impl Control {
     }
 
     /// A descriptor that becomes readable when a socket may have appeared: poll it, then
-    /// [`Control::try_reconnect`]. `None` where the folder can't be watched: try again from time to time.
+    /// [`Control::try_reconnect`]. `None` where the folder can't be watched: try again from time to
+    /// time.
     pub fn watch_for_daemon(&self) -> Option<awaiting::FolderWatch> {
         awaiting::FolderWatch::new(self.path.as_deref()?)
     }
@@ -248,7 +251,8 @@ impl Control {
         Ok(self.last_id)
     }
 
-    /// A connection to where the state of this domain's service of kind `coordination` is kept (`docs/spec/coordination.md`).
+    /// A connection to where the state of this domain's service of kind `coordination` is kept
+    /// (`docs/spec/coordination.md`).
     ///
     /// # Errors
     /// [`ControlError`].
@@ -260,8 +264,8 @@ impl Control {
         }
     }
 
-    /// Sends a request, without waiting: its answer comes as [`Notice::Answer`], with the number that is returned. A connection that is lost loses the
-    /// answer with it.
+    /// Sends a request, without waiting: its answer comes as [`Notice::Answer`], with the number
+    /// that is returned. A connection that is lost loses the answer with it.
     ///
     /// # Errors
     /// [`ControlError::Packet`].
@@ -286,8 +290,8 @@ impl Control {
         self.ask_later(|id| Request::Serve { id })
     }
 
-    /// Says that this program offers the channel service, or the service of kind `program`, called `service`. Does not wait: the answer comes as
-    /// [`Notice::Serving`] or [`Notice::Refused`].
+    /// Says that this program offers the channel service, or the service of kind `program`, called
+    /// `service`. Does not wait: the answer comes as [`Notice::Serving`] or [`Notice::Refused`].
     ///
     /// # Errors
     /// [`ControlError::Packet`].
@@ -296,8 +300,9 @@ impl Control {
         self.ask_later(|id| Request::Offer { id, service, stand_by: false, serving: false })
     }
 
-    /// The same of a service of kind `program`, whose answer comes when this program has it: where another program offers it and the service has backups,
-    /// this one stands by. `serving`: it has served it before, and has its consumers.
+    /// The same of a service of kind `program`, whose answer comes when this program has it: where
+    /// another program offers it and the service has backups, this one stands by. `serving`: it has
+    /// served it before, and has its consumers.
     ///
     /// # Errors
     /// [`ControlError::Packet`].
@@ -306,7 +311,8 @@ impl Control {
         self.ask_later(|id| Request::Offer { id, service, stand_by: true, serving })
     }
 
-    /// Says that this program has left the service, and stands by for it from now on. Does not wait, as [`Control::ask_offer_in_turn`].
+    /// Says that this program has left the service, and stands by for it from now on. Does not
+    /// wait, as [`Control::ask_offer_in_turn`].
     ///
     /// # Errors
     /// [`ControlError::Packet`].
@@ -331,8 +337,8 @@ impl Control {
         }
     }
 
-    /// A channel to a service: its number on this node and our end. `ring_bytes`: wished bytes of each ring, 0 leaves
-    /// it to the daemon.
+    /// A channel to a service: its number on this node and our end. `ring_bytes`: wished bytes of
+    /// each ring, 0 leaves it to the daemon.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -346,8 +352,8 @@ impl Control {
         self.connect_waiting(service, entrance, (ring_bytes, 0), deadline)
     }
 
-    /// The same, where the daemon shall wait up to `wait_ms` for a server (clamped to [`wire::control::MAX_WAIT_MS`]). The
-    /// deadline is that of the answer, so it lies beyond.
+    /// The same, where the daemon shall wait up to `wait_ms` for a server (clamped to
+    /// [`wire::control::MAX_WAIT_MS`]). The deadline is that of the answer, so it lies beyond.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -378,7 +384,8 @@ impl Control {
     /// Answers [`Event::Inspect`].
     ///
     /// # Errors
-    /// [`ControlError::Packet`]; [`PacketError::NotReady`] in it: the daemon does not read, drop the answer.
+    /// [`ControlError::Packet`]; [`PacketError::NotReady`] in it: the daemon does not read, drop
+    /// the answer.
     pub fn report_state(&mut self, id: u64, state: Value) -> Result<(), ControlError> {
         Ok(packet::send(self.socket()?, &Request::State { id, state }, &[])?)
     }
@@ -431,7 +438,8 @@ impl Control {
         }
     }
 
-    /// The connection, for one use. One that the program has closed is lost, as one that the daemon has.
+    /// The connection, for one use. One that the program has closed is lost, as one that the daemon
+    /// has.
     fn socket(&self) -> Result<BorrowedFd<'_>, PacketError> {
         self.socket.get().map_err(PacketError::Socket)
     }
@@ -448,8 +456,8 @@ impl Control {
         }
     }
 
-    /// Keeps an event for [`Control::next_notice`]. The reply to a request that nobody waits for any more is dropped, and
-    /// with it the channel that may have come along.
+    /// Keeps an event for [`Control::next_notice`]. The reply to a request that nobody waits for
+    /// any more is dropped, and with it the channel that may have come along.
     fn keep(&mut self, packet: Packet<Reply>) -> Result<(), ControlError> {
         if self.notices.len() >= MAX_NOTICES {
             return Err(ControlError::Unexpected("more events than can be kept"));

@@ -1,4 +1,5 @@
-//! The requests of a member to the daemon for an endpoint: to be one, to be introduced, to have buffers and to grant them.
+//! The requests of a member to the daemon for an endpoint: to be one, to be introduced, to have
+//! buffers and to grant them.
 
 use super::client::{Control, ControlError};
 use channel::End;
@@ -66,8 +67,8 @@ impl Memories {
 
 /// Each answer is awaited until `deadline`.
 impl Control {
-    /// Becomes an endpoint, as long as this connection lives. `name`: its name in the topology, or none. `token`: what an earlier [`Bound`]
-    /// gave, to be the same one again.
+    /// Becomes an endpoint, as long as this connection lives. `name`: its name in the topology, or
+    /// none. `token`: what an earlier [`Bound`] gave, to be the same one again.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -105,7 +106,8 @@ impl Control {
         self.ask_later(|id| Request::Back { id, name, token, peers })
     }
 
-    /// Tells a daemon that does not know it which generations an endpoint continues, without waiting: there is no answer that matters.
+    /// Tells a daemon that does not know it which generations an endpoint continues, without
+    /// waiting: there is no answer that matters.
     ///
     /// # Errors
     /// [`ControlError::Packet`].
@@ -113,8 +115,9 @@ impl Control {
         self.tell(|id| Request::Continues { id, endpoint, from }).map(drop)
     }
 
-    /// The same, without waiting: the answer comes as [`super::Notice::Bound`] or [`super::Notice::Refused`]. `peers`: with whom it has channels, of
-    /// which the daemon is told as many as it takes ([`MAX_KNOWN_PEERS`]).
+    /// The same, without waiting: the answer comes as [`super::Notice::Bound`] or
+    /// [`super::Notice::Refused`]. `peers`: with whom it has channels, of which the daemon is told
+    /// as many as it takes ([`MAX_KNOWN_PEERS`]).
     ///
     /// # Errors
     /// [`ControlError::Packet`].
@@ -144,8 +147,9 @@ impl Control {
         self.have_done(|id| Request::Unbind { id, endpoint }, deadline)
     }
 
-    /// Has an endpoint of this connection introduced to another one. The daemon waits up to `wait_ms` until that one is bound (clamped to
-    /// [`wire::control::MAX_WAIT_MS`]); the deadline is that of the answer, so it lies beyond.
+    /// Has an endpoint of this connection introduced to another one. The daemon waits up to
+    /// `wait_ms` until that one is bound (clamped to [`wire::control::MAX_WAIT_MS`]); the deadline
+    /// is that of the answer, so it lies beyond.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -243,7 +247,8 @@ impl Control {
     }
 }
 
-/// The fields of a request to be an endpoint, or a backup of one: the daemon is told of as many peers as it takes.
+/// The fields of a request to be an endpoint, or a backup of one: the daemon is told of as many
+/// peers as it takes.
 fn to_be(name: &str, token: &str, mut peers: Vec<EndpointAddress>) -> (String, String, Vec<EndpointAddress>) {
     peers.truncate(MAX_KNOWN_PEERS);
     (name.to_owned(), token.to_owned(), peers)

@@ -18,7 +18,8 @@ use wire::control::{Consumer, Event, ServedService};
 /// How long [`offer_channel`] waits for the node's daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Offers the channel service `name` of this domain: from now on programs of other domains can open it.
+/// Offers the channel service `name` of this domain: from now on programs of other domains can open
+/// it.
 ///
 /// # Errors
 /// [`ControlError::Refused`]: the topology places no such channel in this domain (`ENOENT`, `EPERM`), or another program offers it
@@ -39,7 +40,8 @@ pub enum OfferEvent {
         /// Number of the channel on this node, as the state tree shows it.
         channel: u64,
     },
-    /// The settings changed: all of them, as admitted. Those that an offer begins with are [`Offer::service`]'s.
+    /// The settings changed: all of them, as admitted. Those that an offer begins with are
+    /// [`Offer::service`]'s.
     Settings(Value),
     /// The verbs of a domain have changed; this holds for consumers of it that are there already.
     Verbs {
@@ -50,11 +52,12 @@ pub enum OfferEvent {
     },
 }
 
-/// A channel service, or a service of kind `program`, that this program offers, until this is dropped. Channels that were accepted
-/// live on.
+/// A channel service, or a service of kind `program`, that this program offers, until this is
+/// dropped. Channels that were accepted live on.
 ///
-/// Its descriptor ([`AsFd`]) stays the same as long as it lives, and becomes readable when there may be somebody to accept. The
-/// death of the node's daemon is no error: the next daemon is told of the offer as soon as it is there, by whoever accepts.
+/// Its descriptor ([`AsFd`]) stays the same as long as it lives, and becomes readable when there
+/// may be somebody to accept. The death of the node's daemon is no error: the next daemon is told
+/// of the offer as soon as it is there, by whoever accepts.
 #[derive(Debug)]
 pub struct Offer {
     service: ServedService,
@@ -98,12 +101,13 @@ impl Offer {
         &self.service
     }
 
-    /// Waits for the next program that opens the channel: our end, and who it is, as the daemon says. What else happens is passed
-    /// over: new settings are those of new channels, which bring them along.
+    /// Waits for the next program that opens the channel: our end, and who it is, as the daemon
+    /// says. What else happens is passed over: new settings are those of new channels, which bring
+    /// them along.
     ///
     /// # Errors
-    /// [`ControlError::Deadline`]; [`ControlError::Withdrawn`] and [`ControlError::Refused`]: the offer is over. What else the
-    /// control socket can do.
+    /// [`ControlError::Deadline`]; [`ControlError::Withdrawn`] and [`ControlError::Refused`]: the
+    /// offer is over. What else the control socket can do.
     pub fn accept(&mut self, deadline: Option<Instant>) -> Result<(End, Consumer), ControlError> {
         loop {
             if let OfferEvent::Consumer { end, consumer, .. } = self.next_event(deadline)? {

@@ -8,15 +8,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use wire::control::MAX_WAIT_MS;
 
-/// The entrance that a program states when it opens channels: no entrance of ours, but the program itself.
+/// The entrance that a program states when it opens channels: no entrance of ours, but the program
+/// itself.
 const ENTRANCE: &str = "api";
 /// How long the daemon may take for its answer, beside the wait that was asked for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause after an answer that came at once, and may be another one soon: the offering program does not read, or the daemon ends.
+/// Pause after an answer that came at once, and may be another one soon: the offering program does
+/// not read, or the daemon ends.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Opens a channel of the service `name`, and waits up to `timeout` until a program offers it. No time: it is offered now, or the
-/// answer is [`ControlError::Refused`] with `EAGAIN`.
+/// Opens a channel of the service `name`, and waits up to `timeout` until a program offers it. No
+/// time: it is offered now, or the answer is [`ControlError::Refused`] with `EAGAIN`.
 ///
 /// # Errors
 /// [`ControlError`]; its text says what to do.

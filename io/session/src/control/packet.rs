@@ -1,5 +1,5 @@
-//! Packets of the control socket: one JSON object each, with the descriptors it speaks of. Both sides use this: the
-//! members through [`crate::Control`], the daemon directly.
+//! Packets of the control socket: one JSON object each, with the descriptors it speaks of. Both
+//! sides use this: the members through [`crate::Control`], the daemon directly.
 
 use rustix::net::RecvFlags;
 use serde::Serialize;
@@ -76,8 +76,8 @@ pub fn send(
 /// Takes one packet off a non-blocking socket.
 ///
 /// # Errors
-/// [`PacketError::NotReady`] where nothing is there; what else can be wrong with the packet (which is then gone) or
-/// with the socket.
+/// [`PacketError::NotReady`] where nothing is there; what else can be wrong with the packet (which
+/// is then gone) or with the socket.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> Result<Packet<T>, PacketError> {
     let length = pending(&socket)?;
     // A packet that is too long is taken all the same, cut, so that the next one is reached.

@@ -1,4 +1,5 @@
-//! The loop's state of one consumer, and its handling of that consumer's messages. Decides without waiting.
+//! The loop's state of one consumer, and its handling of that consumer's messages. Decides without
+//! waiting.
 
 use super::service::{LinkId, ReplyTo};
 use rustix::io::Errno;
@@ -31,7 +32,8 @@ pub enum Corruption {
     /// A flag or a status that does not belong there.
     #[error("{0:?} with the flags or the status of a response")]
     Flags(Kind),
-    /// A session number that is in use; session 0, opened without a capsule to hand back, is one too.
+    /// A session number that is in use; session 0, opened without a capsule to hand back, is one
+    /// too.
     #[error("session {0} is open already")]
     SessionInUse(u64),
     /// A tag that is in use.
@@ -63,7 +65,8 @@ pub enum Action<'a> {
     State(ReplyTo),
     /// Answer with an errno; the service hears nothing of it. The tag was not entered.
     Refuse(ReplyTo, Errno),
-    /// Tell the service that nobody waits for these tags, and then, where it was open, that the session is over.
+    /// Tell the service that nobody waits for these tags, and then, where it was open, that the
+    /// session is over.
     Forget {
         /// Tags that were outstanding.
         tags: Vec<u64>,
@@ -114,7 +117,8 @@ impl Book {
         book
     }
 
-    /// The consumer's verbs are these from now on. Open sessions stay; their next requests are checked anew.
+    /// The consumer's verbs are these from now on. Open sessions stay; their next requests are
+    /// checked anew.
     pub fn allow(&mut self, export: &Export, verbs: &[String]) {
         let held = export.files.iter().filter(|file| verbs.contains(&file.verb));
         self.allowed = held.map(|file| file.id).collect();
@@ -123,7 +127,8 @@ impl Book {
         self.changeable = changeable.map(|file| file.id).collect();
     }
 
-    /// Takes `bytes` off the credit of a stream; false: it is not that much, or the session is not open.
+    /// Takes `bytes` off the credit of a stream; false: it is not that much, or the session is not
+    /// open.
     pub fn spend(&mut self, session: u64, bytes: usize) -> bool {
         let Some(opened) = self.sessions.get_mut(&session) else { return false };
         let left = opened.credit.checked_sub(bytes as u64);
@@ -197,7 +202,8 @@ impl Book {
         }
     }
 
-    /// The service answers `to`: whether anybody still waits. A session whose opening failed is gone.
+    /// The service answers `to`: whether anybody still waits. A session whose opening failed is
+    /// gone.
     pub fn answered(&mut self, to: ReplyTo, succeeded: bool) -> bool {
         let Some(outstanding) = self.outstanding.remove(&to.tag) else { return false };
         if outstanding.opens && !succeeded {
@@ -237,8 +243,8 @@ impl Book {
         Ok(Action::Open(to, info))
     }
 
-    /// Session 0 is open already; all that its opening can mean is a capsule. What it may hold, and who may hand it
-    /// back, the service knows.
+    /// Session 0 is open already; all that its opening can mean is a capsule. What it may hold, and
+    /// who may hand it back, the service knows.
     fn restore<'a>(&mut self, to: ReplyTo, capsule: Vec<u8>) -> Result<Action<'a>, Corruption> {
         if capsule.is_empty() {
             return Err(Corruption::SessionInUse(SESSION_NONE));
@@ -535,8 +541,8 @@ mod tests {
             }
         }
 
-        /// Whatever well-formed messages come in whatever order, the service hears of each tag and each session as
-        /// the trait promises.
+        /// Whatever well-formed messages come in whatever order, the service hears of each tag and
+        /// each session as the trait promises.
         #[test]
         fn the_service_is_told_a_consistent_story(
             steps in prop::collection::vec((0_u8..12, 0_u64..4, 0_u64..6, 0_u32..3, any::<bool>()), 0..200)

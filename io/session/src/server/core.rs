@@ -1,4 +1,5 @@
-//! The loop's state besides the services: the links, and the watched descriptors. Services see it as their [`Context`].
+//! The loop's state besides the services: the links, and the watched descriptors. Services see it
+//! as their [`Context`].
 
 use super::link::{Link, SendFailure};
 use super::service::{Context, Interest, LinkId, ReplyTo};

@@ -43,7 +43,8 @@ impl Server<'_> {
                 self.attach(&service, (channel, consumer), end, memory)
             }
             Notice::Serving(services) => return self.place(services),
-            // Of a program's service there is another server now, or none is wanted here: it has nothing to go on for.
+            // Of a program's service there is another server now, or none is wanted here: it has
+            // nothing to go on for.
             Notice::Refused { errno, message } if self.services.is_empty() || self.role != Role::Host => {
                 return Err(ControlError::Refused { errno, message }.into());
             }
@@ -155,7 +156,8 @@ impl Server<'_> {
         link.memory = memory;
         let greeted = link.hello(&served.hello, self.core.now);
         let consumer = link.consumer.clone();
-        // Not worth a line at the usual level: programs come and go as often as they like, and a log is bounded.
+        // Not worth a line at the usual level: programs come and go as often as they like, and a
+        // log is bounded.
         tracing::debug!(
             domain = consumer.domain,
             entrance = consumer.entrance,
@@ -198,7 +200,8 @@ impl Server<'_> {
         }
     }
 
-    /// Answers [`Event::Inspect`]. An answer that the daemon does not take is not kept: it asks again.
+    /// Answers [`Event::Inspect`]. An answer that the daemon does not take is not kept: it asks
+    /// again.
     fn report(&mut self, id: u64) {
         let sent = match self.control.report_state(id, self.state(true)) {
             Err(ControlError::Packet(PacketError::TooLong(_))) => {

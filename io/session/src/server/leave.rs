@@ -1,11 +1,13 @@
-//! Leaving a service to another program: what has been taken is answered, and each consumer is told that nothing else has been.
+//! Leaving a service to another program: what has been taken is answered, and each consumer is told
+//! that nothing else has been.
 
 use super::core::describe;
 use super::run::{Role, ServeError, Server};
 use super::service::LinkId;
 use std::time::Duration;
 
-/// For so long a server that leaves waits for its own answers. What takes longer ends as with its death: it is asked of the next server where it may be done twice.
+/// For so long a server that leaves waits for its own answers. What takes longer ends as with its
+/// death: it is asked of the next server where it may be done twice.
 const ANSWERS_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Server<'_> {
@@ -22,7 +24,8 @@ impl Server<'_> {
         }
     }
 
-    /// While it leaves: says the last word to each consumer that has its answers, and steps back when all have been told.
+    /// While it leaves: says the last word to each consumer that has its answers, and steps back
+    /// when all have been told.
     pub(super) fn part(&mut self) -> Result<(), ServeError> {
         let Some(deadline) = self.core.leaving else { return Ok(()) };
         let now = self.core.now;

@@ -13,8 +13,8 @@ use wire::service::{
     Export, HEADER_BYTES, Header, Kind, MAX_ANSWER_BYTES, MAX_CAPSULE_BYTES, MAX_RESPONSE_BYTES, Phase, flags,
 };
 
-/// Most bytes that wait for room in one consumer's ring: two of the longest answers. More, and the consumer does not
-/// read; it is thrown out rather than remembered for.
+/// Most bytes that wait for room in one consumer's ring: two of the longest answers. More, and the
+/// consumer does not read; it is thrown out rather than remembered for.
 pub const MAX_QUEUED_BYTES: usize = 2 * MAX_ANSWER_BYTES;
 /// Most phases that one answer reports; a service has fewer.
 const MAX_PHASES: usize = 64;
@@ -144,7 +144,8 @@ impl Link {
         self.send(Header { session, file: ready, ..Header::new(Kind::Ready) }, &[], now)
     }
 
-    /// Says the last word: nothing more is taken, and what has no answer has not been taken, but for these requests.
+    /// Says the last word: nothing more is taken, and what has no answer has not been taken, but
+    /// for these requests.
     pub fn leave(&mut self, taken: impl Iterator<Item = u64>, now: Instant) -> Result<(), SendFailure> {
         let taken: Vec<u8> = taken.flat_map(u64::to_le_bytes).collect();
         self.left = true;

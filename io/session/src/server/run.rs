@@ -1,5 +1,5 @@
-//! The loop of a server: one thread that waits for all its consumers, for the daemon, and for what its services wait
-//! for.
+//! The loop of a server: one thread that waits for all its consumers, for the daemon, and for what
+//! its services wait for.
 
 use super::core::{Bound, Core, MAX_SERVICES, Source, describe};
 use super::service::{LinkId, Readiness, Service};
@@ -77,7 +77,8 @@ pub(super) struct Served {
 }
 
 impl Role {
-    /// Tells a daemon; what to serve comes as a notice. `serving`: an earlier one has been told, and there may be consumers.
+    /// Tells a daemon; what to serve comes as a notice. `serving`: an earlier one has been told,
+    /// and there may be consumers.
     pub(super) fn announce(&self, control: &mut Control, serving: bool) -> Result<(), ControlError> {
         match self {
             Self::Host => control.ask_serve(),
@@ -107,8 +108,9 @@ pub struct Server<'m> {
     stall_limit: Duration,
 }
 
-/// Serves whatever the daemon behind `control` places here, until `stop` becomes readable; without a `stop`, for good.
-/// `make` makes each service once. The daemon's death is survived: the links stay, and the next daemon is told.
+/// Serves whatever the daemon behind `control` places here, until `stop` becomes readable; without
+/// a `stop`, for good. `make` makes each service once. The daemon's death is survived: the links
+/// stay, and the next daemon is told.
 ///
 /// # Errors
 /// [`ServeError`]; the loss of the daemon is none.
@@ -116,20 +118,22 @@ pub fn serve(control: Control, make: Make<'_>, stop: Option<BorrowedFd<'_>>) -> 
     Server::new(control, make)?.run(stop)
 }
 
-/// Serves the service of kind `program` called `name`, which the topology places in this domain, for good. The service is told its
-/// settings by [`Service::settings`] before its first consumer comes. The daemon's death is survived, as by [`serve`].
+/// Serves the service of kind `program` called `name`, which the topology places in this domain,
+/// for good. The service is told its settings by [`Service::settings`] before its first consumer
+/// comes. The daemon's death is survived, as by [`serve`].
 ///
 /// # Errors
-/// [`ServeError::Control`] with [`ControlError::Refused`]: the topology places no such service here (`ENOENT`, `EPERM`), or another
-/// program offers it (`EBUSY`); with [`ControlError::Withdrawn`]: the file places it elsewhere now. [`ServeError::Service`]: it refuses
-/// its first settings.
+/// [`ServeError::Control`] with [`ControlError::Refused`]: the topology places no such service here
+/// (`ENOENT`, `EPERM`), or another program offers it (`EBUSY`); with [`ControlError::Withdrawn`]:
+/// the file places it elsewhere now. [`ServeError::Service`]: it refuses its first settings.
 pub fn serve_program(name: &str, service: impl Service + 'static) -> Result<(), ServeError> {
     let control = Control::connect_when_there(&Control::path(), Some(Instant::now() + PATIENCE))?;
     Server::offering(control, name, Box::new(service))?.run(None)
 }
 
 impl Server<'static> {
-    /// A server that has offered the service of kind `program` called `name`. It is told its settings before its first consumer comes.
+    /// A server that has offered the service of kind `program` called `name`. It is told its
+    /// settings before its first consumer comes.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -172,7 +176,8 @@ impl<'m> Server<'m> {
         })
     }
 
-    /// Throws consumers out that read none of their queued answers for `limit` ([`STALL_LIMIT`] unless set).
+    /// Throws consumers out that read none of their queued answers for `limit` ([`STALL_LIMIT`]
+    /// unless set).
     pub fn set_stall_limit(&mut self, limit: Duration) {
         self.stall_limit = limit;
     }
@@ -278,7 +283,8 @@ impl<'m> Server<'m> {
     fn all_asleep(&mut self) -> bool {
         while let Some(id) = self.awake.pop() {
             let Some(link) = self.core.links.get_mut(&id) else { continue };
-            // A consumer that does not read its answers is not listened to; its room doorbell wakes it. Nor is anybody whom this leaves.
+            // A consumer that does not read its answers is not listened to; its room doorbell wakes
+            // it. Nor is anybody whom this leaves.
             if link.is_stalled() || self.core.leaving.is_some() {
                 continue;
             }
@@ -325,7 +331,8 @@ impl<'m> Server<'m> {
         self.throw_out();
     }
 
-    /// Fetches events, waiting for them at most `timeout`, and deals with them. Whether there were any.
+    /// Fetches events, waiting for them at most `timeout`, and deals with them. Whether there were
+    /// any.
     fn fetch(&mut self, timeout: Option<Duration>) -> Result<bool, ServeError> {
         let empty = Event { flags: EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut events = [empty; EVENTS];
@@ -417,7 +424,8 @@ impl<'m> Server<'m> {
     }
 }
 
-/// A link takes six descriptors, and the usual soft limit is 1024: takes what the hard limit allows.
+/// A link takes six descriptors, and the usual soft limit is 1024: takes what the hard limit
+/// allows.
 fn allow_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

@@ -13,7 +13,8 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use wire::link::Pair;
 
-/// Where so many events wait for the user nothing more is received: windows bound their bytes, and not what short messages take beside these.
+/// Where so many events wait for the user nothing more is received: windows bound their bytes, and
+/// not what short messages take beside these.
 const EVENTS_MAX: usize = 1024;
 
 /// The traffic of a link since it began.
@@ -263,8 +264,9 @@ impl Handle {
         })
     }
 
-    /// Queues messages on a pair as long as there are any and they fit; says how many did. Of many small ones each costs less than by
-    /// [`Handle::send`]. Where one did not fit, [`Event::Room`] says when it does.
+    /// Queues messages on a pair as long as there are any and they fit; says how many did. Of many
+    /// small ones each costs less than by [`Handle::send`]. Where one did not fit, [`Event::Room`]
+    /// says when it does.
     ///
     /// # Errors
     /// See [`Link::send_all_parts`].
@@ -377,7 +379,8 @@ impl Handle {
         self.act(|state| state.compression = compression);
     }
 
-    /// Where the other proxy is reached from now on. A connection that stands is left alone; without one it is tried at once.
+    /// Where the other proxy is reached from now on. A connection that stands is left alone;
+    /// without one it is tried at once.
     pub fn set_locators(&self, locators: Vec<Locator>) {
         self.act(|state| {
             state.redial |= state.locators != locators;
@@ -385,7 +388,8 @@ impl Handle {
         });
     }
 
-    /// Gives the link a connection that a listener accepted. It takes the place of the one that there is.
+    /// Gives the link a connection that a listener accepted. It takes the place of the one that
+    /// there is.
     ///
     /// # Errors
     /// [`WrongPeer`]; the connection is closed then.
@@ -397,7 +401,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Has the connection that there is go, and any that is being made: another one carries the link on, if it can be had.
+    /// Has the connection that there is go, and any that is being made: another one carries the
+    /// link on, if it can be had.
     pub fn cut(&self, why: &str) {
         self.act(|state| {
             state.adopted = None;
@@ -405,8 +410,8 @@ impl Handle {
         });
     }
 
-    /// Exchanges the connection for one to `locator`, which is preferred from then on. The old one carries the link until the new one
-    /// stands; no message is lost, doubled or overtaken.
+    /// Exchanges the connection for one to `locator`, which is preferred from then on. The old one
+    /// carries the link until the new one stands; no message is lost, doubled or overtaken.
     ///
     /// # Errors
     /// See [`SwitchError`].
@@ -454,7 +459,8 @@ impl Events {
         self.taken.pop_front()
     }
 
-    /// Waits for the next one; `None`: the driver has ended. Dropped before it is ready, it has lost nothing.
+    /// Waits for the next one; `None`: the driver has ended. Dropped before it is ready, it has
+    /// lost nothing.
     pub async fn next(&mut self) -> Option<Event> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

@@ -1,4 +1,5 @@
-//! Packets out of bytes that come in pieces: what is whole is heard where it lies, and only what is not whole is kept.
+//! Packets out of bytes that come in pieces: what is whole is heard where it lies, and only what is
+//! not whole is kept.
 
 use wire::link::{BadPacket, PACKET_HEADER_BYTES, Packet};
 
@@ -14,7 +15,8 @@ impl Inbox {
         self.part.clear();
     }
 
-    /// Hears the packets that end in `bytes`, which go on where those before ended: the header of each, and its body as it is carried.
+    /// Hears the packets that end in `bytes`, which go on where those before ended: the header of
+    /// each, and its body as it is carried.
     ///
     /// # Errors
     /// That of a header, or of `heard`. Nothing that comes then is to be heard.

@@ -34,7 +34,8 @@ const BATCH_BYTES_CLASSED: usize = 32 << 10;
 const SCRATCH_BYTES: usize = 256 << 10;
 /// How often a turn receives before it lets others of its runtime have theirs.
 const RECEIVES_OF_A_TURN: usize = 4;
-/// How often a turn that has nothing to do looks for what came, before others have theirs: about as long as that of the runtime takes.
+/// How often a turn that has nothing to do looks for what came, before others have theirs: about as
+/// long as that of the runtime takes.
 const LOOKS_OF_A_TURN: usize = 4;
 /// The first wait before connecting again; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -63,7 +64,8 @@ pub struct Settings {
     pub compression: Compression,
     /// `None`: this side is given connections ([`Handle::adopt`]).
     pub dial: Option<Dial>,
-    /// How long to look again and again for an answer before sleeping, while that pays; zero: not at all.
+    /// How long to look again and again for an answer before sleeping, while that pays; zero: not
+    /// at all.
     pub spin: Duration,
 }
 
@@ -213,7 +215,8 @@ impl Drop for Driver {
 }
 
 impl Driver {
-    /// Carries the link until it is over, and says why. Dropped, it closes the connection; the peer takes it for cut.
+    /// Carries the link until it is over, and says why. Dropped, it closes the connection; the peer
+    /// takes it for cut.
     pub async fn run(mut self) -> Over {
         loop {
             match poll_fn(|cx| self.poll_turn(cx)).await {
@@ -235,7 +238,8 @@ impl Driver {
         u64::try_from((self.now - self.begun).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// One turn. Ready: there is more to do, now or perhaps soon; others of the runtime may go first.
+    /// One turn. Ready: there is more to do, now or perhaps soon; others of the runtime may go
+    /// first.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
         self.now = Instant::now();
         self.take_orders(cx);
@@ -262,7 +266,8 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Looks for what came some times more, because others of the runtime want nothing most of the time, and takes it.
+    /// Looks for what came some times more, because others of the runtime want nothing most of the
+    /// time, and takes it.
     fn looks(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..LOOKS_OF_A_TURN {
             let Some(on) = &mut self.on else { return false };
@@ -479,8 +484,9 @@ impl Driver {
         sent
     }
 
-    /// Lets the link put packets together where they go out, where the carrier has places for that and nothing is to be done to them first. Ready: what there
-    /// is yet to go goes by way of the outbox; true: nothing is.
+    /// Lets the link put packets together where they go out, where the carrier has places for that
+    /// and nothing is to be done to them first. Ready: what there is yet to go goes by way of the
+    /// outbox; true: nothing is.
     fn poll_places(&mut self, cx: &mut Context<'_>, put: &mut bool) -> Poll<io::Result<bool>> {
         while self.sent == self.outbox.len() {
             let now_ms = self.now_ms();

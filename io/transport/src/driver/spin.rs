@@ -1,8 +1,10 @@
-//! Whether to look again before sleeping: to be woken costs more than an answer that is just on its way.
+//! Whether to look again before sleeping: to be woken costs more than an answer that is just on its
+//! way.
 
 use std::time::{Duration, Instant};
 
-/// Waits that were spun through lift this, others lower it: spinning goes on only while every fourth of them pays.
+/// Waits that were spun through lift this, others lower it: spinning goes on only while every
+/// fourth of them pays.
 const WORTH_MAX: i32 = 64;
 const PAID: i32 = 3;
 const WASTED: i32 = 1;

@@ -267,7 +267,8 @@ async fn all(near: &mut Near) -> (Vec<u8>, io::Result<()>) {
     }
 }
 
-/// It refuses these records, and tells the other side so; no byte of what comes behind them is heard.
+/// It refuses these records, and tells the other side so; no byte of what comes behind them is
+/// heard.
 async fn refuses(
     configurations: &(Arc<ServerConfig>, Arc<ClientConfig>),
     make: impl FnOnce(&mut Key) -> Vec<u8>,
@@ -305,7 +306,8 @@ fn a_record_that_was_spoiled_or_repeated_or_overtaken_ends_it() {
         let configurations = configurations();
         let length = HEADER_BYTES + 5 + 1 + TAG_BYTES;
         for (at, bit) in (0..length).flat_map(|at| [(at, 1), (at, 128)]) {
-            // Nobody looks at the outer kind and the minor version (what is sealed is whole), and what is spoiled of the length is waited for.
+            // Nobody looks at the outer kind and the minor version (what is sealed is whole), and
+            // what is spoiled of the length is waited for.
             if (at, bit) == (0, 1) || (2..HEADER_BYTES).contains(&at) {
                 continue;
             }
@@ -398,7 +400,8 @@ fn every_word_of_who_has_the_keys_is_understood_or_refused() {
     });
 }
 
-/// A session remembers where in what came a message is that is not whole yet. It would panic where that is not in view when something is sealed.
+/// A session remembers where in what came a message is that is not whole yet. It would panic where
+/// that is not in view when something is sealed.
 #[test]
 fn who_begins_a_message_and_does_not_end_it_is_answered_meanwhile() {
     run(async {

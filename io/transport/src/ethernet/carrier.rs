@@ -29,9 +29,11 @@ const RECEIVE_PACKETS: usize = 32;
 const RECEIVES_OF_A_TURN: usize = 4;
 /// System calls of one turn for what goes.
 const SENDS_OF_A_TURN: usize = 8;
-/// Packets are no longer than what a frame carries where that is so much: of shorter ones the headers would cost more than they save.
+/// Packets are no longer than what a frame carries where that is so much: of shorter ones the
+/// headers would cost more than they save.
 const PACKET_BYTES_MIN: usize = 4 << 10;
-/// Nothing of the other side in so long ends the connection, whatever the link above takes for silence.
+/// Nothing of the other side in so long ends the connection, whatever the link above takes for
+/// silence.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Takes nothing: who sends does not read.
@@ -44,7 +46,8 @@ fn broken(broken: Broken) -> io::Error {
 }
 
 fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd`
+    // can do neither.
     #[allow(
         deprecated,
         reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"
@@ -64,7 +67,8 @@ struct Single {
     not_before: Instant,
 }
 
-/// Where such a frame was lost none goes so for so long, and twice as long the next time; a peer that was busy is not taken for a way that drops them.
+/// Where such a frame was lost none goes so for so long, and twice as long the next time; a peer
+/// that was busy is not taken for a way that drops them.
 const SINGLE_AGAIN: Duration = Duration::from_millis(100);
 /// It doubles so often.
 const SINGLE_DOUBLINGS: u32 = 10;
@@ -91,7 +95,8 @@ pub(super) struct Ethernet {
     /// A state that is sealed and was not taken yet.
     state: Vec<u8>,
     begun: Instant,
-    /// As it was when this side was called, or handed over or received something last: to ask the clock costs more than most calls do.
+    /// As it was when this side was called, or handed over or received something last: to ask the
+    /// clock costs more than most calls do.
     now: Instant,
     heard_at: Instant,
     timer: Option<(u64, Pin<Box<Sleep>>)>,
@@ -152,7 +157,8 @@ impl Ethernet {
         })
     }
 
-    /// Both sides hear frames that are not under the cover as well: up to so many bytes to this address.
+    /// Both sides hear frames that are not under the cover as well: up to so many bytes to this
+    /// address.
     pub fn hears_both(mut self, to: Option<([u8; 6], usize)>) -> io::Result<Self> {
         if let Some((to, bytes_max)) = to {
             let socket = watch(self.place.bare_socket().try_clone_to_owned()?)?;
@@ -204,8 +210,8 @@ impl Ethernet {
         silent.then(|| io::Error::new(io::ErrorKind::TimedOut, "no frame of the other node came"))
     }
 
-    /// Takes what came, hands over what is to go, and sees to the time. Says how many bytes were taken; about `most` are enough for a turn. Whatever happens
-    /// next wakes the context.
+    /// Takes what came, hands over what is to go, and sees to the time. Says how many bytes were
+    /// taken; about `most` are enough for a turn. Whatever happens next wakes the context.
     fn turn(&mut self, cx: &mut Context<'_>, take: Take<'_>, most: usize) -> io::Result<usize> {
         self.read_clock();
         self.poll_lifeline(cx);
@@ -322,7 +328,8 @@ impl Ethernet {
         Ok(taken)
     }
 
-    /// Sends the frame that is ready as it is, if it is the only one and may go so. False: it did not go.
+    /// Sends the frame that is ready as it is, if it is the only one and may go so. False: it did
+    /// not go.
     fn sends_single(&mut self) -> bool {
         let lost = self.lane.lost();
         let Some(single) = &mut self.single else { return false };

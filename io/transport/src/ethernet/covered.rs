@@ -1,4 +1,5 @@
-//! Frames under a cover ([`wire::cover`]): as many as one packet takes go with one, which the kernel or the card cuts, or nobody.
+//! Frames under a cover ([`wire::cover`]): as many as one packet takes go with one, which the
+//! kernel or the card cuts, or nobody.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,8 +7,9 @@ use sys::ethernet::bundles::{self, BUNDLES_MAX, Bundle};
 use wire::cover::{self, BUNDLE_BYTES_MAX, BUNDLE_FRAMES_MAX, CHECKSUM_AT, HEAD_BYTES, UDP_AT};
 use wire::lane::{Introduction, first_frame};
 
-/// So many bytes of a packet with one frame lie in one piece of the kernel's memory, if there is one: 64 KiB with what the kernel has around it. That it is longer
-/// than the lists of free memory that each processor has for itself is what it is for.
+/// So many bytes of a packet with one frame lie in one piece of the kernel's memory, if there is
+/// one: 64 KiB with what the kernel has around it. That it is longer than the lists of free memory
+/// that each processor has for itself is what it is for.
 const ONE_PIECE_BYTES: usize = 62 << 10;
 /// Where there was none, so many packets go in several.
 const SCATTERED_PACKETS: u32 = 1000;
@@ -31,7 +33,8 @@ pub(super) fn bundle_frames(frame_bytes: usize) -> usize {
     (BUNDLE_BYTES_MAX / frame_bytes.max(1)).clamp(1, BUNDLE_FRAMES_MAX)
 }
 
-/// How many of the first frames go with one packet: those of one length, and one that is shorter; or one that is longer than this.
+/// How many of the first frames go with one packet: those of one length, and one that is shorter;
+/// or one that is longer than this.
 fn together(frames: &[&[u8]], most: usize, sure_bytes: usize) -> usize {
     let length = frames.first().map_or(0, |frame| frame.len());
     let most = if length > sure_bytes { 1 } else { most };
@@ -42,7 +45,8 @@ fn together(frames: &[&[u8]], most: usize, sure_bytes: usize) -> usize {
 }
 
 impl Covered {
-    /// From the interface with this address to the other side; frames of so many bytes go over both interfaces as they are.
+    /// From the interface with this address to the other side; frames of so many bytes go over both
+    /// interfaces as they are.
     pub fn new(from: [u8; 6], theirs: &Introduction, sure_bytes: usize) -> Self {
         Self {
             from,
@@ -65,7 +69,8 @@ impl Covered {
         (frames.len() > 1 || length > self.sure_bytes).then_some(length.min(self.sure_bytes))
     }
 
-    /// How much of a packet of these frames lies in one piece. What a card or a kernel cuts is cut without a copy where it does not.
+    /// How much of a packet of these frames lies in one piece. What a card or a kernel cuts is cut
+    /// without a copy where it does not.
     fn in_one_piece(&self, frames: &[&[u8]]) -> usize {
         if frames.len() == 1 && self.scattered == 0 { ONE_PIECE_BYTES } else { 0 }
     }
@@ -118,7 +123,8 @@ impl Covered {
     }
 }
 
-/// The frames of what came in a place of the room, for `station`: whatever stands there, pieces of it, which are frames where they can be opened.
+/// The frames of what came in a place of the room, for `station`: whatever stands there, pieces of
+/// it, which are frames where they can be opened.
 pub(super) fn frames(place: &mut [u8], station: u64) -> impl Iterator<Item = &mut [u8]> {
     let found = bundles::packet(place).and_then(|(packet, length)| {
         let frames = packet.get_mut(cover::frames(packet, station)?)?;

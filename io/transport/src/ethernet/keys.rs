@@ -1,4 +1,5 @@
-//! The keys of a lane: they come out of the TLS session in which the two sides introduced themselves (RFC 8446, 7.5), and change as it goes on.
+//! The keys of a lane: they come out of the TLS session in which the two sides introduced
+//! themselves (RFC 8446, 7.5), and change as it goes on.
 
 use lane::{Open, Seal, Stream};
 use ring_crypto::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};

@@ -1,5 +1,6 @@
-//! Raw Ethernet: a lane over frames of our own (`docs/spec/lane.md`). The two sides introduce themselves over TCP with TLS 1.3, whose session gives the
-//! keys; from then on nothing but frames counts. That the TCP connection ends is a hint: the other side is asked whether it is there.
+//! Raw Ethernet: a lane over frames of our own (`docs/spec/lane.md`). The two sides introduce
+//! themselves over TCP with TLS 1.3, whose session gives the keys; from then on nothing but frames
+//! counts. That the TCP connection ends is a hint: the other side is asked whether it is there.
 
 mod carrier;
 mod covered;
@@ -31,9 +32,11 @@ use wire::lane::{INTRODUCTION_BYTES, Introduction, LONG_FRAME_BYTES, introductio
 
 /// The protocol of introductions, as TLS names it.
 const ALPN: &[u8] = b"tombolo-lane/1";
-/// The first frames come through within this time, or none do: less than a handshake may take, so that it can be said.
+/// The first frames come through within this time, or none do: less than a handshake may take, so
+/// that it can be said.
 const FRAMES_LIMIT: Duration = Duration::from_secs(3);
-/// The same of frames under a cover, which something in between may not like: there is time left to do without.
+/// The same of frames under a cover, which something in between may not like: there is time left to
+/// do without.
 const COVERED_LIMIT: Duration = Duration::from_secs(1);
 /// The same of long frames, which are cut on most ways that leave the machine.
 const LONG_LIMIT: Duration = Duration::from_millis(250);
@@ -166,7 +169,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// Connects, with such frames as `reach` says if the other side has it so, or with less; says then what was agreed upon.
+/// Connects, with such frames as `reach` says if the other side has it so, or with less; says then
+/// what was agreed upon.
 async fn attempt(
     locator: Locator,
     material: &Material,

@@ -13,10 +13,12 @@ use sys::ethernet::bundles::{self, Hears};
 use wire::cover;
 use wire::lane::{ETHER_TYPE, FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 
-/// Frames that another lane has taken from the socket and this one has not looked at, at most: more are lost, and come again.
+/// Frames that another lane has taken from the socket and this one has not looked at, at most: more
+/// are lost, and come again.
 const INBOX_FRAMES_MAX: usize = 256;
 
-/// Where frames did not come through that way they are not tried again for so long: each try takes up to a second.
+/// Where frames did not come through that way they are not tried again for so long: each try takes
+/// up to a second.
 const LIMITED_FOR: Duration = Duration::from_secs(60);
 /// Places of which that is remembered, at most.
 const LIMITED_MAX: usize = 256;
@@ -88,7 +90,8 @@ impl Station {
         Self::of((socket, covered), interface, number)
     }
 
-    /// One that somebody else has opened: the sockets of [`sys::ethernet::open`] and, where the kernel knows how, [`bundles::open`], and for what.
+    /// One that somebody else has opened: the sockets of [`sys::ethernet::open`] and, where the
+    /// kernel knows how, [`bundles::open`], and for what.
     ///
     /// # Errors
     /// `InvalidInput` where its frames are too short.
@@ -111,7 +114,8 @@ impl Station {
         })))
     }
 
-    /// The same without the means for frames under a cover, as on an older kernel. None: it has lanes.
+    /// The same without the means for frames under a cover, as on an older kernel. None: it has
+    /// lanes.
     #[must_use]
     pub fn uncovered(self) -> Option<Self> {
         let inner = Arc::into_inner(self.0)?;

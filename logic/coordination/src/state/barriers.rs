@@ -1,7 +1,8 @@
 //! Barriers: so many pass together, or nobody of them.
 //!
-//! A barrier counts *generations*. Whoever arrives waits in the one that is being waited in; as soon as there are enough, all of them pass it, and the next
-//! begins. Whoever goes before that breaks it for all who wait: they could wait for ever otherwise.
+//! A barrier counts *generations*. Whoever arrives waits in the one that is being waited in; as
+//! soon as there are enough, all of them pass it, and the next begins. Whoever goes before that
+//! breaks it for all who wait: they could wait for ever otherwise.
 
 use super::State;
 use crate::holders::{Grant, Holder, HolderId, SessionId};
@@ -44,7 +45,8 @@ impl State {
         Ok(revision)
     }
 
-    /// Arrives at a barrier. Its passing is a [`Grant`] with the generation as token; its breaking is told by [`State::take_broken`].
+    /// Arrives at a barrier. Its passing is a [`Grant`] with the generation as token; its breaking
+    /// is told by [`State::take_broken`].
     ///
     /// # Errors
     /// [`Refusal`]; [`Refusal::Unfit`]: nobody has said yet how many pass.
@@ -115,7 +117,8 @@ impl State {
         self.tell(revision, format!("open {token} {path}"));
     }
 
-    /// Somebody who has arrived goes: what he waited in is broken, and what he has passed is as it is.
+    /// Somebody who has arrived goes: what he waited in is broken, and what he has passed is as it
+    /// is.
     pub(super) fn leave_barrier(&mut self, path: &str, id: HolderId) {
         self.arrivals.remove(&id);
         let Some(node) = self.nodes.get_mut(path) else { return };

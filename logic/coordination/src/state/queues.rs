@@ -1,7 +1,8 @@
 //! Queues of items: bounded, in order, and each item is somebody's until he is done with it.
 //!
-//! Whoever takes an item has it until he says that he is done, and then it is gone; if he goes before that, it is the first that somebody gets. So each
-//! item is dealt with once at the least. Pushes wait for room in the order in which they came.
+//! Whoever takes an item has it until he says that he is done, and then it is gone; if he goes
+//! before that, it is the first that somebody gets. So each item is dealt with once at the least.
+//! Pushes wait for room in the order in which they came.
 
 use super::State;
 use crate::holders::{Asked, Grant, Holder, HolderId, Item, SessionId, Waiter};
@@ -10,7 +11,8 @@ use crate::node::Kind;
 use crate::{MAX_ITEMS, MAX_PUSHES, MAX_VALUE_BYTES, MAX_WAITERS, MAX_WAITERS_PER_LOCK, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Bits of an item's number below the number of the server that gave it: so no two items of a queue ever had one number.
+/// Bits of an item's number below the number of the server that gave it: so no two items of a queue
+/// ever had one number.
 const NUMBER_BITS: u32 = 40;
 
 /// Bytes of an item's number and the slash before it, in its path.
@@ -101,7 +103,8 @@ impl State {
         std::mem::take(&mut self.pushed)
     }
 
-    /// Asks for the next item of a queue, in the order of asking. Where `only_now`, nobody waits. The number of the item is its token.
+    /// Asks for the next item of a queue, in the order of asking. Where `only_now`, nobody waits.
+    /// The number of the item is its token.
     ///
     /// # Errors
     /// [`Refusal`]; [`Refusal::Held`] where `only_now` and there is none.
@@ -169,7 +172,8 @@ impl State {
         Ok(())
     }
 
-    /// How many items a queue has, how many of these somebody has, and how many pushes wait for room.
+    /// How many items a queue has, how many of these somebody has, and how many pushes wait for
+    /// room.
     #[must_use]
     pub fn queue_of(&self, path: &str) -> (usize, usize, usize) {
         let Some(queue) = self.queues.get(path) else { return (0, 0, 0) };
@@ -182,7 +186,8 @@ impl State {
         items.filter_map(|(number, item)| Some((*number, item.holder.as_ref()?.domain.as_str())))
     }
 
-    /// An item as it is written down. One of a queue that is no more is to be forgotten: its removal was under way.
+    /// An item as it is written down. One of a queue that is no more is to be forgotten: its
+    /// removal was under way.
     pub(super) fn load_item(&mut self, path: String, number: u64, item: Item, grace_until: u64) {
         if !self.nodes.get(&path).is_some_and(|node| node.kind == Kind::Queue && node.durable) {
             self.dirty_items.insert((path, number));

@@ -1,5 +1,5 @@
-//! Tests that nothing is left of ended endpoints and grants; the table's answers are compared with a reference in
-//! `tests/grants.rs`.
+//! Tests that nothing is left of ended endpoints and grants; the table's answers are compared with
+//! a reference in `tests/grants.rs`.
 
 use super::*;
 

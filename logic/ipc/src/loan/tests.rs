@@ -1,5 +1,5 @@
-//! Every order of steps of a lender, a borrower, an owner that takes its buffer back or ends, and a link that is cut, at small sizes; and those that keep to
-//! no rule.
+//! Every order of steps of a lender, a borrower, an owner that takes its buffer back or ends, and a
+//! link that is cut, at small sizes; and those that keep to no rule.
 
 use super::*;
 use proptest::prelude::*;

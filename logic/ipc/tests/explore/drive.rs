@@ -26,8 +26,8 @@ pub struct Scene {
     /// By endpoint: whose label is greater.
     pub labels: [u64; 3],
     pub ring_bytes: u32,
-    /// How often an endpoint may be interrupted between two steps of its own, in one run; a switch where it sleeps or ends is none. `None`:
-    /// as often as there are steps.
+    /// How often an endpoint may be interrupted between two steps of its own, in one run; a switch
+    /// where it sleeps or ends is none. `None`: as often as there are steps.
     pub interruptions: Option<u8>,
     /// The two are on two nodes.
     pub far: bool,
@@ -253,7 +253,8 @@ fn sent(done: Result<(), SendError>) -> Outcome {
 type Stage = (Vec<Option<Actor>>, Vec<Vec<Call>>);
 
 thread_local! {
-    /// Where the endpoints of the next run find what they are: the generator takes no closure that is not `Send`.
+    /// Where the endpoints of the next run find what they are: the generator takes no closure that
+    /// is not `Send`.
     static NODES: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
     /// And the endpoints.
     static STAGE: RefCell<Stage> = const { RefCell::new((Vec::new(), Vec::new())) };
@@ -397,7 +398,8 @@ pub fn explore(scene: &Scene) -> Explored {
             run.choose(*choice);
         }
         loop {
-            // Two ways into one state go on alike. (States are told apart by 64 bits: of a million, two fall together once in 10^7 runs.)
+            // Two ways into one state go on alike. (States are told apart by 64 bits: of a million,
+            // two fall together once in 10^7 runs.)
             if !seen.insert(run.state()) {
                 break;
             }

@@ -1,4 +1,5 @@
-//! Longer scripts of three endpoints than can be explored: one random way through each, and what must hold at its end whatever it was.
+//! Longer scripts of three endpoints than can be explored: one random way through each, and what
+//! must hold at its end whatever it was.
 
 use proptest::prelude::*;
 use proptest::sample::Index;

@@ -1,7 +1,9 @@
-//! The machine that ships, explored: two or three endpoints, each with a script of a few calls, every order of every access to what they
-//! share, times that run out and endpoints that die at any point. The reference must allow each outcome: a kernel in the middle
-//! that does one thing at a time. So a lost wake-up shows (a call that never ends), and so do a message received though its sender was
-//! told that it was not, a deadlock that is not reported, or reported to two, or to one who was in none.
+//! The machine that ships, explored: two or three endpoints, each with a script of a few calls,
+//! every order of every access to what they share, times that run out and endpoints that die at any
+//! point. The reference must allow each outcome: a kernel in the middle that does one thing at a
+//! time. So a lost wake-up shows (a call that never ends), and so do a message received though its
+//! sender was told that it was not, a deadlock that is not reported, or reported to two, or to one
+//! who was in none.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 #![allow(
     deprecated,

@@ -1,5 +1,5 @@
-//! The outcomes that a script may have: a kernel in the middle that knows everything and does one thing at a time, with the rendezvous of MINIX and
-//! what we add to it.
+//! The outcomes that a script may have: a kernel in the middle that knows everything and does one
+//! thing at a time, with the rendezvous of MINIX and what we add to it.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -60,10 +60,11 @@ struct Process {
     dead: bool,
     /// Requester, number, whether it came over another.
     asked: Option<(usize, Id, bool)>,
-    /// Waits that ended by a time-out or a death since this one's call began: bit 3 * waiter + target. Who looks for a deadlock may have
-    /// seen them still.
+    /// Waits that ended by a time-out or a death since this one's call began: bit 3 * waiter +
+    /// target. Who looks for a deadlock may have seen them still.
     ended: u16,
-    /// The queues of others that were empty at some time since this receive began: bit 2 * peer, its notices; next bit, its queue.
+    /// The queues of others that were empty at some time since this receive began: bit 2 * peer,
+    /// its notices; next bit, its queue.
     empty: u8,
 }
 
@@ -216,7 +217,8 @@ impl Kernel {
         next
     }
 
-    /// The endpoint that may die does. After its last call as well: what that did may be all that it did of it.
+    /// The endpoint that may die does. After its last call as well: what that did may be all that
+    /// it did of it.
     fn death(&self, scene: &Scene) -> Option<Kernel> {
         let mortal = scene.mortal.filter(|mortal| !self.processes[*mortal].dead)?;
         Some(self.with(|kernel| {

@@ -1,4 +1,5 @@
-//! Those that stand in for an endpoint of another node, in an exploration: the link between them keeps the order, and may take its time.
+//! Those that stand in for an endpoint of another node, in an exploration: the link between them
+//! keeps the order, and may take its time.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

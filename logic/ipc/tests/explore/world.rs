@@ -1,4 +1,5 @@
-//! Memory that endpoints of an exploration share: each access is a step, before which any other endpoint may go on.
+//! Memory that endpoints of an exploration share: each access is a step, before which any other
+//! endpoint may go on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,7 +26,8 @@ pub struct Channel {
 pub enum Still {
     /// Nothing: it is about to make a step.
     Step,
-    /// A doorbell of this channel, or of any; and whether its time may run out, and whether it can be told to look for deadlocks.
+    /// A doorbell of this channel, or of any; and whether its time may run out, and whether it can
+    /// be told to look for deadlocks.
     Asleep {
         channel: Option<usize>,
         timed: bool,
@@ -47,7 +49,8 @@ pub enum Event {
 pub struct Thread {
     pub still: Cell<Still>,
     pub event: Cell<Event>,
-    /// Stands for all that this endpoint knows: what it read since its state was last written down here.
+    /// Stands for all that this endpoint knows: what it read since its state was last written down
+    /// here.
     pub trace: Cell<u64>,
 }
 
@@ -62,7 +65,8 @@ pub enum Mail {
 pub struct World {
     /// How many threads are endpoints; those behind them stand in for peers.
     pub endpoints: usize,
-    /// The two endpoints are on two nodes: each has a channel with one that stands in for the other.
+    /// The two endpoints are on two nodes: each has a channel with one that stands in for the
+    /// other.
     pub far: bool,
     /// On its way to the stand-in at each endpoint.
     pub mail: RefCell<[VecDeque<Mail>; 2]>,

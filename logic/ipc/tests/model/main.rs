@@ -1,7 +1,9 @@
-//! The state machine that ships, model-checked: two endpoints over the words of one pair, in every interleaving and every legal reordering, up to some
-//! preemptions. `tests/explore` takes memory to be sequentially consistent; here it is what the orderings of `docs/spec/ipc.md` make of it.
+//! The state machine that ships, model-checked: two endpoints over the words of one pair, in every
+//! interleaving and every legal reordering, up to some preemptions. `tests/explore` takes memory to
+//! be sequentially consistent; here it is what the orderings of `docs/spec/ipc.md` make of it.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ipc --release --test model`. A lost wake-up shows as a deadlock of the model's threads.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ipc --release --test model`. A lost wake-up shows
+//! as a deadlock of the model's threads.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

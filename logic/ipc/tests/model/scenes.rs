@@ -40,7 +40,8 @@ fn receive(actor: &mut Actor, patience: Patience) -> Result<Received, ReceiveErr
     actor.drive(patience, |endpoint, pulse| endpoint.poll_receive(&mut call, &mut Vec::new(), pulse))
 }
 
-/// Runs `first` in the endpoint of side 0 and `second` in that of side 1; returns what came of both.
+/// Runs `first` in the endpoint of side 0 and `second` in that of side 1; returns what came of
+/// both.
 fn run<T: std::marker::Send + 'static, U>(first: fn(&mut Actor) -> T, second: fn(&mut Actor) -> U) -> (T, U) {
     let world = World::new();
     let other = Arc::clone(&world);

@@ -15,7 +15,8 @@ const NEEDED: [(Label, Scene); 7] = [
 ];
 
 const NUMBER: &str = "TOMBOLO_TEST_LABEL";
-/// Loom's words when a model fails: a thread that is never woken, an access that nothing orders; or a scene's own assertion.
+/// Loom's words when a model fails: a thread that is never woken, an access that nothing orders; or
+/// a scene's own assertion.
 const FAILURES: [&str; 3] = ["deadlock; threads", "Causality violation", "assertion"];
 
 #[test]
@@ -27,7 +28,8 @@ fn child() {
     scene.check();
 }
 
-/// Whether a scene fails with its label weakened. In a process of its own: a model whose threads are all stuck takes the process with it.
+/// Whether a scene fails with its label weakened. In a process of its own: a model whose threads
+/// are all stuck takes the process with it.
 fn is_caught(number: usize) -> bool {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "weakened::child", "--ignored", "--nocapture"])

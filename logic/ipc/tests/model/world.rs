@@ -1,4 +1,5 @@
-//! The memory of one pair as loom sees it, its two doorbells, and the link over them as `io/endpoint` ships it.
+//! The memory of one pair as loom sees it, its two doorbells, and the link over them as
+//! `io/endpoint` ships it.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -18,7 +19,8 @@ const RING_BYTES: u32 = 4096;
 /// An ordering that a test leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Label {
-    /// LISTEN and PATH, the side that changes a word: the fence before it looks whether anybody sleeps, or waits.
+    /// LISTEN and PATH, the side that changes a word: the fence before it looks whether anybody
+    /// sleeps, or waits.
     Fence,
     /// LISTEN and PATH, the sleeper: the fence between saying that it sleeps and looking once more.
     Listen,
@@ -125,14 +127,16 @@ impl World {
     }
 
     fn fence(&self, label: Option<Label>) {
-        // Loom lets nobody in between a store and a fence behind it, unless something happens there.
+        // Loom lets nobody in between a store and a fence behind it, unless something happens
+        // there.
         self.before_fence.fetch_add(1, Relaxed);
         if !label.is_some_and(Label::is_weakened) {
             fence(Ordering::SeqCst);
         }
     }
 
-    /// End `side` goes, as `channel::Duplex` does when it is dropped: it says so, and rings whatever anybody said.
+    /// End `side` goes, as `channel::Duplex` does when it is dropped: it says so, and rings
+    /// whatever anybody said.
     pub fn close(&self, side: usize) {
         self.ends[side].store(1, Release);
         self.ring(1 - side);
@@ -258,7 +262,8 @@ impl Actor {
         Actor { endpoint, world: Arc::clone(world), side }
     }
 
-    /// Polls as `io/endpoint` does: once without saying that it sleeps, then until the call is over.
+    /// Polls as `io/endpoint` does: once without saying that it sleeps, then until the call is
+    /// over.
     pub fn drive<T>(
         &mut self,
         patience: Patience,

@@ -1,4 +1,5 @@
-//! A peer that keeps to no rule, and the error that it gets; turns; and endpoints that are not there.
+//! A peer that keeps to no rule, and the error that it gets; turns; and endpoints that are not
+//! there.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod pair;
@@ -39,7 +40,8 @@ fn send(endpoint: &mut Endpoint<End>, to: Address) -> Result<(), SendError> {
     }
 }
 
-/// A peer puts this into the ring; the endpoint that receives is told which rule was broken, and the peer is cut off.
+/// A peer puts this into the ring; the endpoint that receives is told which rule was broken, and
+/// the peer is cut off.
 fn breaks(header: Header, payload: &[u8], rule: Broken) {
     let mut me = endpoint(1);
     let stranger = with_stranger(&mut me, 2);
@@ -222,7 +224,8 @@ fn a_peer_that_floods_gets_its_turn_and_no_more() {
     me.heard(address(2));
     assert_eq!(receive(&mut me, From::Any).unwrap().source, address(2));
     quiet.put(header(address(3), Kind::Message, 0, 0), b"");
-    // It has rung, and nobody has heard it: who always finds something never sleeps. It is found all the same.
+    // It has rung, and nobody has heard it: who always finds something never sleeps. It is found
+    // all the same.
     let before = (0..).take_while(|_| receive(&mut me, From::Any).unwrap().source == address(2)).count();
     assert!(before <= 64, "after {before}");
     // From then on it is known to be awake, and gets every other turn.

@@ -1,4 +1,5 @@
-//! A channel in the memory of one thread, whose other end a test may hold as a peer that keeps to no rule.
+//! A channel in the memory of one thread, whose other end a test may hold as a peer that keeps to
+//! no rule.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,6 +1,7 @@
-//! Two sides of a lane over a network out of a seed: frames are lost, doubled, overtaken, spoiled, kept and said again much later, cut short, and forged
-//! by a station that has no keys. Whatever happens, both streams come whole and in order, and soon after the weather is fair.
-//! `LANE_SEED=n` plays one again.
+//! Two sides of a lane over a network out of a seed: frames are lost, doubled, overtaken, spoiled,
+//! kept and said again much later, cut short, and forged by a station that has no keys. Whatever
+//! happens, both streams come whole and in order, and soon after the weather is fair. `LANE_SEED=n`
+//! plays one again.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod network;
@@ -213,7 +214,8 @@ fn who_sends_asks_in_time_and_frames_are_not_each_answered() {
     assert_eq!(sides[0].lane.lost(), 0);
 }
 
-/// A lane whose frames go several with one packet, and what `prepare` makes ready of it after `offer` has given it bytes.
+/// A lane whose frames go several with one packet, and what `prepare` makes ready of it after
+/// `offer` has given it bytes.
 fn bundled(
     offer: impl FnOnce(&mut Lane),
     prepare: fn(&mut Lane, &mut dyn lane::Seal) -> usize,

@@ -1,5 +1,6 @@
-//! Three nodes that want one claim, on a keeper of leases that gives them their whole time anew whenever it likes, over a network that delays, loses and reorders. Their clocks run
-//! at different speeds, and each is stopped now and then, while its clock goes on.
+//! Three nodes that want one claim, on a keeper of leases that gives them their whole time anew
+//! whenever it likes, over a network that delays, loses and reorders. Their clocks run at different
+//! speeds, and each is stopped now and then, while its clock goes on.
 
 use super::*;
 use crate::{Holder, Next, Terms};
@@ -87,7 +88,8 @@ struct Node {
     doubts: Doubts,
     /// The holder's lease, and which life that is.
     lease: (u64, u64),
-    /// Of which renewal, by when it was sent, was said that the lease lasts, and that no doubt stands.
+    /// Of which renewal, by when it was sent, was said that the lease lasts, and that no doubt
+    /// stands.
     lasts: u64,
     clear: u64,
     /// Since when a renewal is not answered; 0: none is.
@@ -360,7 +362,8 @@ impl World {
     }
 }
 
-/// How often one took over, for how many milliseconds two had the claim, and for how many there was one.
+/// How often one took over, for how many milliseconds two had the claim, and for how many there was
+/// one.
 fn run(seed: u64, wait: u64) -> (u64, u64, u64) {
     let mut world = World::new(seed, wait);
     let mut held = 0;
@@ -410,7 +413,8 @@ fn a_doubt_is_ripe_a_whole_lease_after_one_was_told_of_it() {
     assert_eq!(doubts.next_ripe(), None);
 }
 
-/// The margin is what is left for stopping, less what clocks differ by: of 2 s and 400 ms more than 300 ms, with clocks that differ by a fiftieth each.
+/// The margin is what is left for stopping, less what clocks differ by: of 2 s and 400 ms more than
+/// 300 ms, with clocks that differ by a fiftieth each.
 #[test]
 fn the_fence_has_closed_long_enough_before_with_clocks_that_drift() {
     let valid = TERMS.ttl_ns - TERMS.margin_ns;

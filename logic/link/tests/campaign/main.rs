@@ -1,6 +1,8 @@
-//! Two links over a network that does what it likes, out of a seed: cuts at any byte, connections that only one side takes for cut,
-//! datagrams that are lost, doubled, overtaken and replayed, transports that change, incarnations that end. The invariants: each message
-//! is delivered once and in order, or its pair has ended; a pair whose receiver takes nothing stops no other; what is held is bounded.
+//! Two links over a network that does what it likes, out of a seed: cuts at any byte, connections
+//! that only one side takes for cut, datagrams that are lost, doubled, overtaken and replayed,
+//! transports that change, incarnations that end. The invariants: each message is delivered once
+//! and in order, or its pair has ended; a pair whose receiver takes nothing stops no other; what is
+//! held is bounded.
 
 mod network;
 mod world;

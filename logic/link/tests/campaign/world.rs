@@ -149,7 +149,8 @@ impl World {
         self.check_bounds();
     }
 
-    /// Both get a new connection, whatever they think of the one that they have; but not while it works.
+    /// Both get a new connection, whatever they think of the one that they have; but not while it
+    /// works.
     fn connect(&mut self) {
         if self.sides.iter().all(|side| side.connected) {
             return;
@@ -378,8 +379,8 @@ impl World {
         }
     }
 
-    /// From now on the network is kind. Users that are not stuck take all; when nothing moves any more, all that they were sent has come.
-    /// Then the others take as well.
+    /// From now on the network is kind. Users that are not stuck take all; when nothing moves any
+    /// more, all that they were sent has come. Then the others take as well.
     pub fn finish(&mut self) {
         self.network.unkind = false;
         // What is on its way may have to do without a new connection.

@@ -1,5 +1,5 @@
-//! Classes: who floods delays nobody of another class, and what nobody uses is not lost. The line between the two sides carries so much in a ms, and what does
-//! not fit waits in front of it.
+//! Classes: who floods delays nobody of another class, and what nobody uses is not lost. The line
+//! between the two sides carries so much in a ms, and what does not fit waits in front of it.
 
 use super::{Event, Link, Packet, config, connect};
 use link::{Sent, Share, Transport};
@@ -25,7 +25,8 @@ fn wide(side: u8) -> Link {
     Link::new(config).expect("a configuration")
 }
 
-/// The outcome of a run: how long messages of gold took at most, how many arrived, bytes of the flood.
+/// The outcome of a run: how long messages of gold took at most, how many arrived, bytes of the
+/// flood.
 #[derive(Debug, Default)]
 struct Run {
     longest_ms: u64,

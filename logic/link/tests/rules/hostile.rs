@@ -18,7 +18,8 @@ fn record_of(kind: u32, length: usize) -> Vec<u8> {
     [&record_header(kind, length)[..], &vec![0; length]].concat()
 }
 
-/// A link that a hostile peer, of side 0, speaks with. It has a pair of its own, and one of ours is open.
+/// A link that a hostile peer, of side 0, speaks with. It has a pair of its own, and one of ours is
+/// open.
 fn victim() -> Link {
     let (_, mut link) = joined();
     assert_eq!(link.open(b"ours"), Ok(OURS));

@@ -1,4 +1,5 @@
-//! Packets that are lost, and those that only seem to be; the order of pairs; and the receiver's reports.
+//! Packets that are lost, and those that only seem to be; the order of pairs; and the receiver's
+//! reports.
 
 use crate::{config, connect, exchange, joined, messages, packet};
 use link::{Event, Link, Sent, Standing, Transport};
@@ -168,7 +169,8 @@ fn of_pieces_ahead_of_a_gap_a_bounded_number_is_kept() {
 
 #[test]
 fn who_closes_lets_the_other_get_rid_of_what_it_still_sends() {
-    // Each is full of what the other does not take: neither would ever take anything if both waited for room first.
+    // Each is full of what the other does not take: neither would ever take anything if both waited
+    // for room first.
     let (mut first, mut second) = joined();
     let pair = first.open(b"").unwrap();
     exchange(&mut first, &mut second, 0);

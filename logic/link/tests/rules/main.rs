@@ -285,7 +285,8 @@ fn of_several_as_many_are_queued_as_fit_and_room_is_told_for_the_next() {
     assert_eq!(of_first, [Event::Room(pair)]);
     let whole = [&head[..], &body].concat();
     assert_eq!(messages(&of_second), vec![(pair, whole); 4]);
-    // One that can't ever be sent does not hold up those before it, and says so when it is the first.
+    // One that can't ever be sent does not hold up those before it, and says so when it is the
+    // first.
     let (short, long) = ([&[1][..], &[]], [&[0; 2000][..], &[0]]);
     assert_eq!(first.send_all_parts(pair, [short, long, short]), Ok(1));
     let refused = first.send_all_parts(pair, [long, short]);

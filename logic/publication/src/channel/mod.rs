@@ -16,10 +16,11 @@ use wire::events::FILTERS_MAX;
 
 /// Subscriptions of one channel: a publication looks at each.
 pub const SUBSCRIBERS_MAX: usize = 1024;
-/// Subscribers that are gone for a moment, whose events are kept: one domain's frontend has this many open at the most.
+/// Subscribers that are gone for a moment, whose events are kept: one domain's frontend has this
+/// many open at the most.
 pub const HOLDS_MAX: usize = 128;
-/// How long the events of a subscriber that publishers wait for are kept when its frontend, or this service, has died, in ns: a successor
-/// is there in a fraction of it.
+/// How long the events of a subscriber that publishers wait for are kept when its frontend, or this
+/// service, has died, in ns: a successor is there in a fraction of it.
 pub const HOLD_NS: u64 = 10_000_000_000;
 
 /// The bounds of a channel: the events that it lets through and keeps.
@@ -105,7 +106,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         Ok(Self::with(Log::new(store, &kept)?, kept))
     }
 
-    /// The channel that a predecessor has left in `store`. Events of subscribers that publishers waited for are kept for a while.
+    /// The channel that a predecessor has left in `store`. Events of subscribers that publishers
+    /// waited for are kept for a while.
     ///
     /// # Errors
     /// [`LogError`], where there is none that can be taken up.
@@ -230,7 +232,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         self.counters.waited += 1;
     }
 
-    /// A publication of so many bytes has waited long enough: those it waited for lose events from now on, until they read again.
+    /// A publication of so many bytes has waited long enough: those it waited for lose events from
+    /// now on, until they read again.
     pub fn overrun(&mut self, length: usize) {
         let until = self.log.makes_room(length);
         self.holds.retain(|hold| hold.from.offset >= until.offset);
@@ -314,7 +317,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         }
     }
 
-    /// Whether an event passes the filter of this place. Those that were published before it was installed are read now.
+    /// Whether an event passes the filter of this place. Those that were published before it was
+    /// installed are read now.
     fn passes(&mut self, filter: Option<usize>, head: &EventHead, cursor: Cursor) -> bool {
         let Some(at) = filter else { return true };
         let Some(Some(installed)) = self.filters.get(at) else { return true };
@@ -326,7 +330,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         installed.filter.passes_bytes(&self.scratch)
     }
 
-    /// Appends the bytes of the event behind a cursor that a [`Delivery`] or [`Published::At`] named.
+    /// Appends the bytes of the event behind a cursor that a [`Delivery`] or [`Published::At`]
+    /// named.
     pub fn bytes(&self, cursor: Cursor, into: &mut Vec<u8>) {
         self.log.bytes(cursor, into);
     }

@@ -1,5 +1,5 @@
-//! The publishers of a channel, and the number of records that each has written: so a record that is written again after a death is not
-//! published again.
+//! The publishers of a channel, and the number of records that each has written: so a record that
+//! is written again after a death is not published again.
 
 use super::Channel;
 use crate::log::Log;
@@ -78,8 +78,9 @@ impl<K: Copy + Eq> Publishers<K> {
 }
 
 impl<S: Store, K: Copy + Eq> Channel<S, K> {
-    /// One more publisher, of the domain `owner`. One that had published before a death says which it was and how many answers it has had: what
-    /// it has written beyond that comes again. `number` is for a new one, and never another's.
+    /// One more publisher, of the domain `owner`. One that had published before a death says which
+    /// it was and how many answers it has had: what it has written beyond that comes again.
+    /// `number` is for a new one, and never another's.
     ///
     /// # Errors
     /// [`PublisherRefused`].
@@ -132,7 +133,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         self.publishers.slots.get(publisher.0).map_or((0, 0), |slot| (slot.number, slot.count))
     }
 
-    /// Whether the record that it writes now is one that was published before a death. It counts as answered then.
+    /// Whether the record that it writes now is one that was published before a death. It counts as
+    /// answered then.
     pub fn is_double(&mut self, publisher: Publisher) -> bool {
         let Some(slot) = self.publishers.slots.get_mut(publisher.0) else { return false };
         let is_double = slot.doubles > 0;

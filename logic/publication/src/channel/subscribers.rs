@@ -27,7 +27,8 @@ pub enum Overflow {
     DropOldest,
     /// It gets the newest event only, whenever it asks.
     Latest,
-    /// Publishers wait for it, each publication so many ms at the most; then it loses the oldest until it reads again.
+    /// Publishers wait for it, each publication so many ms at the most; then it loses the oldest
+    /// until it reads again.
     Wait(u64),
 }
 
@@ -75,7 +76,8 @@ pub struct Subscriber<K> {
     overflow: Overflow,
     delivered: u64,
     lost: u64,
-    /// The events that were sent and are perhaps not read yet: the end of each, and its cost. Only of subscribers that publishers wait for.
+    /// The events that were sent and are perhaps not read yet: the end of each, and its cost. Only
+    /// of subscribers that publishers wait for.
     sent: VecDeque<(Cursor, u64)>,
     sent_cost: u64,
     read: Cursor,
@@ -188,7 +190,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         Ok(())
     }
 
-    /// Installs a filter in the place of the one before, or none, for all events that it has not had yet.
+    /// Installs a filter in the place of the one before, or none, for all events that it has not
+    /// had yet.
     ///
     /// # Errors
     /// [`SubscriptionRefused::Filters`]; the one before stays.
@@ -206,7 +209,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         Ok(())
     }
 
-    /// Ends a subscription: for good, or what it has not read is kept for a while, if publishers waited for it.
+    /// Ends a subscription: for good, or what it has not read is kept for a while, if publishers
+    /// waited for it.
     pub fn unsubscribe(&mut self, id: SubscriptionId, for_good: bool, now_ns: u64) {
         let Some(gone) = self.subscribers.get_mut(id.0).and_then(Option::take) else { return };
         self.uninstall(gone.filter);
@@ -218,7 +222,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         self.count_holders();
     }
 
-    /// A subscriber that publishers wait for is back, at this place: what was kept for it is its own again.
+    /// A subscriber that publishers wait for is back, at this place: what was kept for it is its
+    /// own again.
     pub fn returned(&mut self, position: Position) {
         let before = self.holds.iter_mut().filter(|hold| hold.from.sequence <= position.next);
         if let Some(hold) = before.max_by_key(|hold| hold.from.sequence) {
@@ -267,7 +272,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         })
     }
 
-    /// Returns the treatment of a subscription that is slow, and its filter: text, cost, and the first event that it holds for.
+    /// Returns the treatment of a subscription that is slow, and its filter: text, cost, and the
+    /// first event that it holds for.
     pub fn terms(&self, id: SubscriptionId) -> (Overflow, Option<(&str, usize, u64)>) {
         let Some(subscriber) = self.subscriber(id) else { return (Overflow::DropOldest, None) };
         let installed = subscriber.filter.and_then(|at| self.filters.get(at)?.as_ref());
@@ -285,7 +291,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         waits.max().unwrap_or(0).max(held)
     }
 
-    /// The next event of a subscription, if there is one. Events that its filter stops are passed by.
+    /// The next event of a subscription, if there is one. Events that its filter stops are passed
+    /// by.
     pub fn next(&mut self, id: SubscriptionId) -> Option<Delivery> {
         let (mut cursor, filter, overflow) = {
             let subscriber = self.subscriber(id)?;
@@ -325,7 +332,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         }
     }
 
-    /// The reader holds no more than `unread` of what it was sent: the rest is read. Whether that lets publishers go on.
+    /// The reader holds no more than `unread` of what it was sent: the rest is read. Whether that
+    /// lets publishers go on.
     pub fn read_up_to(&mut self, id: SubscriptionId, unread: u64) -> bool {
         let Some(subscriber) = self.subscriber_mut(id) else { return false };
         let before = subscriber.read;

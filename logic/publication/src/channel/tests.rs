@@ -213,8 +213,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Three subscribers of different minds, in any order of things: nobody gets an event twice or out of order, what is delivered and
-    /// what is lost add up to what was published, and who is waited for loses nothing.
+    /// Three subscribers of different minds, in any order of things: nobody gets an event twice or
+    /// out of order, what is delivered and what is lost add up to what was published, and who is
+    /// waited for loses nothing.
     #[test]
     fn what_is_delivered_and_what_is_lost_add_up(steps in steps()) {
         let mut tested = channel();

@@ -1,4 +1,5 @@
-//! Filters: a small expression over the fields of a JSON object. The cost of each is bounded when it is installed.
+//! Filters: a small expression over the fields of a JSON object. The cost of each is bounded when
+//! it is installed.
 //!
 //! ```text
 //! either     = both *( "||" both )
@@ -19,7 +20,8 @@ use scan::Value;
 use thiserror::Error;
 use wire::events::{FILTER_BYTES_MAX, FILTER_FIELDS_MAX, FILTER_NODES_MAX};
 
-/// Tables, lists and parentheses within each other that a filter may have: what a person writes has three.
+/// Tables, lists and parentheses within each other that a filter may have: what a person writes has
+/// three.
 const DEPTH_MAX: usize = 16;
 
 /// Why a text is no filter. `at` is the byte at which it is noticed.
@@ -125,7 +127,8 @@ impl Filter {
         &self.text
     }
 
-    /// Returns its cost for each event, in parts that are looked at once, each; the event's bytes are read once beside.
+    /// Returns its cost for each event, in parts that are looked at once, each; the event's bytes
+    /// are read once beside.
     #[must_use]
     pub fn cost(&self) -> usize {
         let among = |part: &Part| match part {

@@ -1,11 +1,13 @@
-//! The fields of an event that filters look at: the event is read once for all of them, and only these are kept.
+//! The fields of an event that filters look at: the event is read once for all of them, and only
+//! these are kept.
 
 use super::Filter;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 
-/// The value of a field. Lists and objects have none that could be compared, and are [`Value::Other`].
+/// The value of a field. Lists and objects have none that could be compared, and are
+/// [`Value::Other`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value<'e> {
     Null,
@@ -35,7 +37,8 @@ pub struct Fields<'e> {
 }
 
 impl<'e> Fields<'e> {
-    /// Reads those fields of an event that these filters look at. An event that is no JSON object has none.
+    /// Reads those fields of an event that these filters look at. An event that is no JSON object
+    /// has none.
     #[must_use]
     pub fn read(event: &'e [u8], filters: &[&'e Filter]) -> Self {
         let mut wanted: Vec<&'e [String]> = Vec::new();

@@ -170,7 +170,8 @@ impl Model {
         self.machines.insert(name.to_owned(), machine);
     }
 
-    /// Gives a machine this team in place of the one that it has: a job of the same name stays the same resource.
+    /// Gives a machine this team in place of the one that it has: a job of the same name stays the
+    /// same resource.
     fn staff(&mut self, name: &str, team: Team) {
         let Some(machine) = self.machines.get_mut(name) else { return };
         let place = machine.team;

@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Manages what is promised.
 pub trait Manager {
-    /// Whether machines could be promised this, all of it together; nothing is changed. The adaptation can be committed.
+    /// Whether machines could be promised this, all of it together; nothing is changed. The
+    /// adaptation can be committed.
     ///
     /// # Errors
     /// The task that would miss its deadline, or the resource that is short, and the remedy.
     fn admit(&self, changes: &[(&str, Wish)]) -> Result<Adaptation, ModelError>;
 
-    /// The same, with the teams that some of these machines get; the others keep theirs, and a new one has the default.
+    /// The same, with the teams that some of these machines get; the others keep theirs, and a new
+    /// one has the default.
     ///
     /// # Errors
     /// As [`Manager::admit`]; also where a job inside would be late.

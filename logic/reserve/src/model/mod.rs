@@ -1,8 +1,10 @@
 //! Resources at several levels, and those who make, manage and schedule them.
 //!
-//! A *virtual task machine* stands at the top. Below it are its parts: a *team* of jobs, a *class* of the link, its shares of memory and disk. Below a team are
-//! its *jobs* (processes, threads), and at the bottom is what the node has: processors, the link, memory, the disk. Each resource knows what is directly above
-//! and below it, so one can go from a processor up to those who were promised something of it, and from a machine down to what that stands on.
+//! A *virtual task machine* stands at the top. Below it are its parts: a *team* of jobs, a *class*
+//! of the link, its shares of memory and disk. Below a team are its *jobs* (processes, threads),
+//! and at the bottom is what the node has: processors, the link, memory, the disk. Each resource
+//! knows what is directly above and below it, so one can go from a processor up to those who were
+//! promised something of it, and from a machine down to what that stands on.
 //!
 //! | who | does |
 //! | --- | --- |
@@ -10,7 +12,8 @@
 //! | [`Manager`] | admits, reserves, expels, adapts; says what a machine has; knows the policy |
 //! | [`Scheduler`] | suspends and resumes, says who runs when, knows the parameters of each |
 //!
-//! All of them are one [`Model`], for what they decide hangs together; under them is one [`Node`](crate::node::Node), which does the arithmetic.
+//! All of them are one [`Model`], for what they decide hangs together; under them is one
+//! [`Node`](crate::node::Node), which does the arithmetic.
 
 mod factory;
 mod manager;
@@ -36,7 +39,8 @@ pub use scheduler::{Parameters, Schedule, Scheduler};
 
 /// Most jobs that a machine's team has: what an analysis looks at together.
 pub const MOST_JOBS: usize = crate::task::MOST_TASKS;
-/// Longest name of a machine or a job, in bytes: a distributed container's and a domain's, and what stands between.
+/// Longest name of a machine or a job, in bytes: a distributed container's and a domain's, and what
+/// stands between.
 pub const LONGEST_NAME: usize = 256;
 
 /// The wish for a machine. The default is nothing, and a machine that is given nothing is expelled.
@@ -200,7 +204,8 @@ struct Job {
     suspended: bool,
 }
 
-/// How a machine's team shares its time, and the jobs that are promised to be in time. The default: each in turn, and nothing is promised to any.
+/// How a machine's team shares its time, and the jobs that are promised to be in time. The default:
+/// each in turn, and nothing is promised to any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Team {
     /// The order of the jobs.
@@ -222,7 +227,8 @@ pub struct Timed {
     pub name: String,
     /// The task that it asks for.
     pub task: Task,
-    /// How long it takes at worst; `None` where the policy has no such number (earliest deadline first).
+    /// How long it takes at worst; `None` where the policy has no such number (earliest deadline
+    /// first).
     pub response: Option<Response>,
 }
 
@@ -259,7 +265,8 @@ pub struct Model {
     revision: u64,
 }
 
-/// Time that a job of a round robin has at once, where nobody says otherwise, in ns: a tick of many kernels.
+/// Time that a job of a round robin has at once, where nobody says otherwise, in ns: a tick of many
+/// kernels.
 pub const TURN_NS: u64 = 1_000_000;
 
 impl Model {

@@ -64,7 +64,8 @@ impl Model {
                 }
                 together.pop();
             }
-            // Where there is no place, the first is as good as any: who admits says what would help.
+            // Where there is no place, the first is as good as any: who admits says what would
+            // help.
             let number = found.or_else(|| self.current(name).filter(|number| candidates.contains(number)));
             let number =
                 number.or_else(|| candidates.first().copied()).ok_or_else(|| self.nowhere(name, &wish))?;
@@ -124,7 +125,8 @@ impl Model {
         }
     }
 
-    /// Whether all jobs that were promised to be in time are, on a node, on these processors; `teams` are those that differ from what is in force.
+    /// Whether all jobs that were promised to be in time are, on a node, on these processors;
+    /// `teams` are those that differ from what is in force.
     pub(super) fn check_inside(
         &self,
         node: &Node,
@@ -152,8 +154,9 @@ impl Model {
         Ok(())
     }
 
-    /// The jobs of a machine that were promised to be in time, and how long each takes at worst on what the table of all that is promised gives it; none
-    /// where its team goes by turns, or nothing of a processor is promised to it.
+    /// The jobs of a machine that were promised to be in time, and how long each takes at worst on
+    /// what the table of all that is promised gives it; none where its team goes by turns, or
+    /// nothing of a processor is promised to it.
     pub fn timed(&self, name: &str) -> Vec<Timed> {
         let Some(jobs) = self.timed_jobs(&self.node, name, None) else { return Vec::new() };
         let on = self.current(name).and_then(|number| self.node.table(number).ok());

@@ -1,4 +1,5 @@
-//! Adaptation: each state on the way can be kept, the way back is as good, and nobody is late while tables change, whenever that is asked for.
+//! Adaptation: each state on the way can be kept, the way back is as good, and nobody is late while
+//! tables change, whenever that is asked for.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
 mod online;
@@ -161,7 +162,8 @@ fn walk(from: &Node, steps: &[Step]) -> Result<Node, TestCaseError> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
-    /// Whatever is changed: it is refused where the end can't be kept; else each step leads to what can, and so does each step back.
+    /// Whatever is changed: it is refused where the end can't be kept; else each step leads to what
+    /// can, and so does each step back.
     #[test]
     fn every_state_on_the_way_there_and_back_can_be_kept(
         start in prop::collection::vec(any_promise(), 5),
@@ -223,8 +225,9 @@ fn spliced(before: &Supply, after: &Supply, at_ns: u64, until_ns: u64) -> Vec<(u
     all
 }
 
-/// For every moment at which a change may be asked for, and every instant at which jobs may come around it: nobody is late; and a moment
-/// that was passed over is one at which somebody would have been.
+/// For every moment at which a change may be asked for, and every instant at which jobs may come
+/// around it: nobody is late; and a moment that was passed over is one at which somebody would have
+/// been.
 #[test]
 fn nobody_is_late_whenever_a_change_is_asked_for_and_jobs_come() {
     let machines = [
@@ -262,7 +265,8 @@ fn nobody_is_late_whenever_a_change_is_asked_for_and_jobs_come() {
     assert!(moments > 1_000 && delayed > 50 && never > 0);
 }
 
-/// Asks for a change at each moment of a cycle; `None` where the jobs are late under one of the tables alone.
+/// Asks for a change at each moment of a cycle; `None` where the jobs are late under one of the
+/// tables alone.
 fn check_change(tables: &[Table; 2], guests: &[Guests<'_>; 1]) -> Option<(u64, u64)> {
     let [old, new] = tables;
     let guest = &guests[0];
@@ -316,7 +320,8 @@ fn is_somebody_late(supplies: &[Supply; 2], guest: &Guests<'_>, moment: u64) -> 
     })
 }
 
-/// The same through the dispatcher: machines that are busy all the time get what was promised before, across and after a change, whenever it is asked for.
+/// The same through the dispatcher: machines that are busy all the time get what was promised
+/// before, across and after a change, whenever it is asked for.
 #[test]
 fn machines_get_what_was_promised_across_a_change() {
     let sets = [[task(24, 40), task(16, 40)], [task(32, 40), task(8, 40)], [task(10, 20), task(20, 80)]];
@@ -335,7 +340,8 @@ fn machines_get_what_was_promised_across_a_change() {
                 let until = moment + tables[1].cycle_ns();
                 let history = run(&mut dispatcher, &jobs, until, Some((asked, tables[1].clone()))).unwrap();
                 for vtm in 0..2 {
-                    // All that was released before the change is done at it, and a cycle of the new table after it.
+                    // All that was released before the change is done at it, and a cycle of the new
+                    // table after it.
                     let old = moment.div_ceil(from[vtm].period_ns()) * from[vtm].budget_ns();
                     let new = tables[1].cycle_ns() / to[vtm].period_ns() * to[vtm].budget_ns();
                     assert_eq!(history.given_ns[vtm], old + new, "{from:?} {to:?} at {asked}");

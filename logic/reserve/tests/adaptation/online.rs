@@ -1,8 +1,11 @@
-//! The same without a table, where somebody else decides from moment to moment: when may budgets change?
+//! The same without a table, where somebody else decides from moment to moment: when may budgets
+//! change?
 //!
-//! Two rules are shown, by simulation in unit steps from every offset and for every moment of the request. *Quiet*: all change at once where nothing is left
-//! over; that holds under every policy. *Own boundaries*: whoever shrinks does so with its next period, and whoever grows with its first period after all have shrunk; that
-//! holds under earliest deadline first with deadlines at the ends of periods. (For fixed priorities we know no proof, so they wait for a quiet moment.)
+//! Two rules are shown, by simulation in unit steps from every offset and for every moment of the
+//! request. *Quiet*: all change at once where nothing is left over; that holds under every policy.
+//! *Own boundaries*: whoever shrinks does so with its next period, and whoever grows with its first
+//! period after all have shrunk; that holds under earliest deadline first with deadlines at the
+//! ends of periods. (For fixed priorities we know no proof, so they wait for a quiet moment.)
 
 use reserve::{Policy, Rule, Task};
 
@@ -64,7 +67,8 @@ fn differs(one: &Task, other: &Task) -> bool {
     one != other
 }
 
-/// All change at the first quiet moment; who changes begins a period there, and the others go on with theirs.
+/// All change at the first quiet moment; who changes begins a period there, and the others go on
+/// with theirs.
 fn change_when_quiet(world: &mut World, to: &[Task], asked: u64) -> Option<u64> {
     let begin = world.now;
     while world.now < asked || !world.is_quiet() {

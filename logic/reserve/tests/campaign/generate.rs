@@ -1,5 +1,6 @@
-//! Task sets out of a seed: shares by UUniFast-discard (Bini and Buttazzo 2005; Davis and Burns 2011), periods harmonic or log-uniform
-//! among the divisors of a hyperperiod, so that a simulation over all of it ends.
+//! Task sets out of a seed: shares by UUniFast-discard (Bini and Buttazzo 2005; Davis and Burns
+//! 2011), periods harmonic or log-uniform among the divisors of a hyperperiod, so that a simulation
+//! over all of it ends.
 
 use reserve::Task;
 

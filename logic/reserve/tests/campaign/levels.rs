@@ -1,4 +1,5 @@
-//! Tables and the jobs inside: what a table gives is what was promised, and a job that was admitted to it is never late.
+//! Tables and the jobs inside: what a table gives is what was promised, and a job that was admitted
+//! to it is never late.
 
 use crate::generate::{Chance, Deadlines, Periods, hyperperiod, shares, tasks};
 use crate::{SETS, within};
@@ -13,7 +14,8 @@ fn any_tasks(chance: &mut Chance, deadlines: &[Deadlines]) -> Vec<Task> {
     tasks(chance, kind, deadlines, false)
 }
 
-/// Each task gets its budget in each period before its deadline, nobody gets more, and switches are paid for.
+/// Each task gets its budget in each period before its deadline, nobody gets more, and switches are
+/// paid for.
 #[test]
 fn tables_give_what_was_promised() {
     let mut built = 0;
@@ -172,8 +174,8 @@ impl Bed<'_> {
     }
 }
 
-/// Jobs are admitted if and only if nobody is late in a simulation that begins at any end of a stretch; and response times are
-/// those of the simulation.
+/// Jobs are admitted if and only if nobody is late in a simulation that begins at any end of a
+/// stretch; and response times are those of the simulation.
 #[test]
 fn jobs_inside_are_late_only_where_they_were_refused() {
     let (mut held, mut missed) = (0, 0);

@@ -1,5 +1,6 @@
-//! Admission against simulation, on many generated sets: the exact tests say what a simulation over the hyperperiod shows, no more and no less.
-//! A failure prints its seed, from which the set comes again.
+//! Admission against simulation, on many generated sets: the exact tests say what a simulation over
+//! the hyperperiod shows, no more and no less. A failure prints its seed, from which the set comes
+//! again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation, reason = "a test may")]
 
 mod generate;
@@ -25,8 +26,8 @@ fn simulate(rule: Rule, tasks: &[Task], until_ns: u64) -> Outcome {
     scenario.run()
 }
 
-/// Whether somebody is late, by simulation. Without jitter, all repeats after a hyperperiod; with it, or where the processor
-/// is overloaded, what is sought may take several.
+/// Whether somebody is late, by simulation. Without jitter, all repeats after a hyperperiod; with
+/// it, or where the processor is overloaded, what is sought may take several.
 fn is_late(rule: Rule, tasks: &[Task], expected: bool) -> Option<Outcome> {
     let hyperperiod = hyperperiod(tasks);
     let mut until = hyperperiod;
@@ -53,7 +54,8 @@ fn check_set(seed: u64, rule: Rule, tasks: &[Task]) -> bool {
     } else if rule.policy != Policy::EarliestDeadline {
         check_responses(seed, rule, tasks);
     } else {
-        // The worst for one is seldom what is the worst for another, so no single simulation shows them.
+        // The worst for one is seldom what is the worst for another, so no single simulation shows
+        // them.
         let shown = simulate(rule, tasks, hyperperiod(tasks)).responses_ns;
         let computed = rule.responses(tasks).unwrap();
         let covered = shown.iter().zip(&computed).zip(tasks);
@@ -70,8 +72,8 @@ fn check_set(seed: u64, rule: Rule, tasks: &[Task]) -> bool {
 /// Checks that the simulation shows the refusal's figures.
 fn check_miss(seed: u64, rule: Rule, tasks: &[Task], miss: reserve::Miss) {
     if let Some((within, work)) = miss.overload {
-        // Time starts with the release; the first deadline that is missed is the shortest overloaded time.
-        // (Whatever is released up to it counts, and what comes later does not.)
+        // Time starts with the release; the first deadline that is missed is the shortest
+        // overloaded time. (Whatever is released up to it counts, and what comes later does not.)
         let outcome = simulate(rule, tasks, within);
         let first = outcome.late.iter().map(|late| late.deadline_ns).min().unwrap();
         assert_eq!(within, first, "seed {seed}: {tasks:?}");
@@ -159,7 +161,8 @@ fn each_response_under_earliest_deadlines_is_reached_from_some_offset() {
             continue;
         }
         for computed in 0..set.len() {
-            // Of equal deadlines those of who was named first go first: so the last is who has to wait for all.
+            // Of equal deadlines those of who was named first go first: so the last is who has to
+            // wait for all.
             let mut order = set;
             order.swap(computed, 2);
             let response = within(rule.responses(&order).unwrap()[2]);

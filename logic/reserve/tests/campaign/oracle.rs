@@ -1,5 +1,6 @@
-//! The same questions to somebody else's analysis: the crate `response-time-analysis`, whose theorems are verified in Coq (Bozhko and Brandenburg,
-//! ECRTS 2020). It counts from when work is ready, not from when its period began, so the task that is asked about has no jitter here.
+//! The same questions to somebody else's analysis: the crate `response-time-analysis`, whose
+//! theorems are verified in Coq (Bozhko and Brandenburg, ECRTS 2020). It counts from when work is
+//! ready, not from when its period began, so the task that is asked about has no jitter here.
 
 use crate::generate::{Chance, Deadlines, Periods, tasks};
 use crate::{SETS, within};

@@ -119,7 +119,8 @@ fn any_inside() -> impl Strategy<Value = Inside> {
 }
 
 proptest! {
-    /// The same inputs come to the same decisions, also where a table changes on the way; and a decision that was altered is found.
+    /// The same inputs come to the same decisions, also where a table changes on the way; and a
+    /// decision that was altered is found.
     #[test]
     fn a_trace_replays(jobs in any_jobs(), inside in any_inside(), at in 0_u64..200, altered in any::<prop::sample::Index>()) {
         let first = table(&[task(8, 20), task(6, 20), task(12, 40)]);

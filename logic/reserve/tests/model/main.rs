@@ -1,4 +1,5 @@
-//! The model: every level can be reached from every other, nobody is promised anything twice, and what is refused changes nothing.
+//! The model: every level can be reached from every other, nobody is promised anything twice, and
+//! what is refused changes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
 use proptest::prelude::*;
@@ -272,7 +273,8 @@ fn perform(model: &mut Model, act: &Act) -> Result<(), ModelError> {
     }
 }
 
-/// Every edge is known at both ends and goes down; machines are those that are promised something, each once; who has a processor is above it, and nobody else.
+/// Every edge is known at both ends and goes down; machines are those that are promised something,
+/// each once; who has a processor is above it, and nobody else.
 fn is_sound(model: &Model) -> Result<(), TestCaseError> {
     prop_assert_eq!(model.node().check_all(), Ok(()));
     for (id, resource) in model.all() {

@@ -1,7 +1,7 @@
 //! The ring that ships, model-checked: every interleaving and every legal reordering of tiny rings.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ring --release --test model`. A lost wake-up shows as a
-//! deadlock, a lost or half-written message as a failed assertion.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ring --release --test model`. A lost wake-up
+//! shows as a deadlock, a lost or half-written message as a failed assertion.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -32,18 +32,20 @@ fn empty_messages_of_one_word_go_round() {
     Scene::new(TINY, &[b"", b"", b"", b"", b""]).all_arrive();
 }
 
-/// The payload of one message is what the *next* round's word at its place would be, so a consumer that looked
-/// there before the producer has made it "not yet" would take it for a message.
+/// The payload of one message is what the *next* round's word at its place would be, so a consumer
+/// that looked there before the producer has made it "not yet" would take it for a message.
 #[test]
 fn old_bytes_that_look_like_a_record_are_not_taken_for_one() {
-    // Offsets: [word 0][payload 8][word 16][word 24] then round again: [word 0][word 8, where the payload was].
+    // Offsets: [word 0][payload 8][word 16][word 24] then round again: [word 0][word 8, where the
+    // payload was].
     static LOOKS_COMMITTED: [u8; 8] =
         layout::record_word(layout::RECORD_MESSAGE, 8, TINY as u64 + 8).to_le_bytes();
     static MESSAGES: [&[u8]; 5] = [&LOOKS_COMMITTED, b"", b"", b"", b"the last"];
     Scene::new(TINY, &MESSAGES).all_arrive();
 }
 
-/// The producer needs all of the ring, while the consumer has released, but not published, a little of it.
+/// The producer needs all of the ring, while the consumer has released, but not published, a little
+/// of it.
 #[test]
 fn room_that_was_not_worth_publishing_is_published_before_a_sleep() {
     const MESSAGES: &[&[u8]] = &[b"twenty-four bytes: long.", b"", b"twenty-four bytes: more."];
@@ -52,7 +54,8 @@ fn room_that_was_not_worth_publishing_is_published_before_a_sleep() {
     }
 }
 
-/// The fifth message goes where the first was; that the consumer has read it, the producer knows from `consumed` alone.
+/// The fifth message goes where the first was; that the consumer has read it, the producer knows
+/// from `consumed` alone.
 #[test]
 fn bytes_are_written_over_only_after_they_were_read() {
     const LONG: &[u8] = b"forty bytes, so that it takes six words.";

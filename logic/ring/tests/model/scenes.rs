@@ -96,7 +96,8 @@ impl Scene {
         self.run(true);
     }
 
-    /// The consumer takes one message and does something else: the producer, which waits for that room, is woken.
+    /// The consumer takes one message and does something else: the producer, which waits for that
+    /// room, is woken.
     pub fn one_is_taken(self) {
         check(self.preemptions, move || {
             let world = World::new(self.naps);
@@ -135,8 +136,8 @@ impl Scene {
         });
     }
 
-    /// The producer dies before its `life`-th change to memory: the consumer receives a prefix of what was sent, each
-    /// message whole, and then the end.
+    /// The producer dies before its `life`-th change to memory: the consumer receives a prefix of
+    /// what was sent, each message whole, and then the end.
     pub fn the_producer_dies(self, life: usize) {
         check(self.preemptions, move || {
             let world = World::new(self.naps);

@@ -7,8 +7,9 @@ use super::world::{MODEST, Naps, SMALL, TINY};
 
 const LONG: &[u8] = b"forty bytes, so that it takes six words.";
 
-/// Preemptions that it takes to miss the two orderings of REFENCED. The scene holds with as many (it takes a minute or
-/// two to see: `LOOM_MAX_PREEMPTIONS=4`), and is shown to hold with fewer here.
+/// Preemptions that it takes to miss the two orderings of REFENCED. The scene holds with as many
+/// (it takes a minute or two to see: `LOOM_MAX_PREEMPTIONS=4`), and is shown to hold with fewer
+/// here.
 const REFENCED_PREEMPTIONS: usize = 4;
 
 /// The scene that fails without the label, and holds with it.
@@ -42,8 +43,8 @@ fn scene(label: Label, refenced_preemptions: usize) {
 }
 
 const LABEL: &str = "TOMBOLO_TEST_LABEL";
-/// Loom's words when a model fails: a thread that is never woken, an access that nothing orders; or a scene's own
-/// assertion.
+/// Loom's words when a model fails: a thread that is never woken, an access that nothing orders; or
+/// a scene's own assertion.
 const FAILURES: [&str; 3] = ["deadlock; threads", "Causality violation", "assertion"];
 
 #[test]
@@ -55,8 +56,8 @@ fn child() {
     scene(label, REFENCED_PREEMPTIONS);
 }
 
-/// Whether the scene of a label fails with the label weakened. In a process of its own: a model whose threads are all
-/// stuck takes the process with it.
+/// Whether the scene of a label fails with the label weakened. In a process of its own: a model
+/// whose threads are all stuck takes the process with it.
 fn is_caught(label: Label) -> bool {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "weakened::child", "--ignored", "--nocapture"])

@@ -1,4 +1,5 @@
-//! Memory, doorbells, futexes and membarrier(2) as loom sees them, and two ends that use the ring as `io/channel` does.
+//! Memory, doorbells, futexes and membarrier(2) as loom sees them, and two ends that use the ring
+//! as `io/channel` does.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -35,8 +36,9 @@ const CONTROLS: [usize; 5] = [
 /// Shared memory under loom: only the words that the algorithm uses.
 pub struct Words {
     data: [AtomicU64; MODEST / 8],
-    /// Beside each word, whether it is read or written as payload: loom fails when the ring lets one party write what
-    /// the other may still be reading, which relaxed words alone would not show.
+    /// Beside each word, whether it is read or written as payload: loom fails when the ring lets
+    /// one party write what the other may still be reading, which relaxed words alone would not
+    /// show.
     payload: [UnsafeCell<()>; MODEST / 8],
     control: [AtomicU64; CONTROLS.len()],
     ends: [AtomicU64; 2],
@@ -44,9 +46,10 @@ pub struct Words {
     remote: Remote,
 }
 
-/// membarrier(2): the caller asks, the thread that does without fences executes one before its next step, and the caller
-/// goes on when it has, or when it does not run (a thread that is put to sleep has passed a fence). Nothing but these fences
-/// orders anything: the words of the asking and answering are relaxed.
+/// membarrier(2): the caller asks, the thread that does without fences executes one before its next
+/// step, and the caller goes on when it has, or when it does not run (a thread that is put to sleep
+/// has passed a fence). Nothing but these fences orders anything: the words of the asking and
+/// answering are relaxed.
 struct Remote {
     asked: AtomicU64,
     answered: AtomicU64,
@@ -83,8 +86,8 @@ impl Words {
     }
 }
 
-/// One party's view of the memory. A party that dies does so before its `life`-th change to memory: nothing that it
-/// does afterwards shows.
+/// One party's view of the memory. A party that dies does so before its `life`-th change to memory:
+/// nothing that it does afterwards shows.
 #[derive(Clone)]
 pub struct View {
     words: Arc<Words>,
@@ -175,7 +178,8 @@ impl Memory for View {
         if self.live_on() { self.words.word(offset).swap(value, order) } else { 0 }
     }
     fn fence(&self) {
-        // Loom lets nobody in between a store and a fence behind it, unless something happens there.
+        // Loom lets nobody in between a store and a fence behind it, unless something happens
+        // there.
         self.words.before_fence.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -192,7 +196,8 @@ impl Memory for View {
         fence(Ordering::SeqCst);
         true
     }
-    // The payload is not synchronized: relaxed accesses, so the model reorders it wherever the algorithm lets it.
+    // The payload is not synchronized: relaxed accesses, so the model reorders it wherever the
+    // algorithm lets it.
     fn copy_in(&self, offset: usize, from: &[u8]) {
         for (index, word) in from.chunks_exact(8).enumerate() {
             let value = u64::from_le_bytes(word.try_into().unwrap());
@@ -339,7 +344,8 @@ impl World {
         self.room.ring();
     }
 
-    /// The producer's process is gone: its pipes hang up, and whoever sleeps on a futex does so to the end.
+    /// The producer's process is gone: its pipes hang up, and whoever sleeps on a futex does so to
+    /// the end.
     pub fn bury_producer(&self) {
         self.data.hang_up();
         self.data_futex.end();
@@ -355,7 +361,8 @@ impl World {
         self.naps == Naps::TooShort || futex.sleep(self.words.word(offset), prepared.word)
     }
 
-    /// Sends as `channel::Sender::send` does. False: the receiving end has closed, or this one is dead.
+    /// Sends as `channel::Sender::send` does. False: the receiving end has closed, or this one is
+    /// dead.
     pub fn send(&self, producer: &mut Producer<View>, view: &View, message: &[u8]) -> bool {
         loop {
             if !view.is_alive() || end_state(view, 1) == layout::END_CLOSED {
@@ -411,7 +418,8 @@ impl World {
         }
     }
 
-    /// Receives as `channel::Receiver::receive` does. `None`: the sending end has closed or is dead.
+    /// Receives as `channel::Receiver::receive` does. `None`: the sending end has closed or is
+    /// dead.
     pub fn receive(&self, consumer: &mut Consumer<View>, view: &View, dead: &mut bool) -> Option<Vec<u8>> {
         loop {
             if let Some(message) = self.take(consumer) {

@@ -79,7 +79,8 @@ pub(super) fn network(form: &DomainForm) -> Network {
     form.network.value().copied().unwrap_or(default)
 }
 
-/// A process shares the node's files, network and names: keys about its own ones would promise what is not so.
+/// A process shares the node's files, network and names: keys about its own ones would promise what
+/// is not so.
 fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let own_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
     let own_network = form.network.given().filter(|at| at.value == Network::None).map(|at| &at.span);
@@ -130,13 +131,15 @@ fn root(form: &DomainForm, cx: &mut Context<'_, '_>) -> Root {
     }
 }
 
-/// Whether a text is the name of an image rather than a path: it has a tag or a digest, and does not begin as a path does.
+/// Whether a text is the name of an image rather than a path: it has a tag or a digest, and does
+/// not begin as a path does.
 fn is_reference(text: &str) -> bool {
     let last = text.rsplit('/').next().unwrap_or(text);
     !text.starts_with(['/', '.']) && last.contains([':', '@'])
 }
 
-/// An image of the node's store. Its digest is settled once and for all nodes: where the file is admitted.
+/// An image of the node's store. Its digest is settled once and for all nodes: where the file is
+/// admitted.
 fn pulled(name: &At<Filled>, cx: &mut Context<'_, '_>) -> Root {
     let reference = name.value.0.clone();
     let digest = cx.node.image(&reference).unwrap_or_else(|lack| {
@@ -187,7 +190,8 @@ fn layer(kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> Optio
     })
 }
 
-/// Whether it has a user namespace of its own. Of the node's network it can't be: the kernel lets nobody look after both.
+/// Whether it has a user namespace of its own. Of the node's network it can't be: the kernel lets
+/// nobody look after both.
 fn userns(kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> bool {
     let Some(at) = form.userns.given().filter(|at| at.value) else { return false };
     // Of the other kinds it is refused for what they are.
@@ -203,7 +207,8 @@ fn userns(kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> bool
     kind == DomainKind::Container
 }
 
-/// Returns the program: a command, the server of the services that the domain hosts, or the image's own.
+/// Returns the program: a command, the server of the services that the domain hosts, or the image's
+/// own.
 fn program(
     name: &At<Name>,
     head: &Span,

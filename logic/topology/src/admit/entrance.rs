@@ -13,7 +13,8 @@ use crate::suggest::{self, quoted};
 /// The tree of a domain about itself, below `/srv`; no service can have its place.
 const SELF: &str = "self";
 
-/// The services of one domain that it sees as files, and those that it sees as sockets, sorted by name.
+/// The services of one domain that it sees as files, and those that it sees as sockets, sorted by
+/// name.
 pub(super) fn services(
     domain: &At<Name>,
     form: &DomainForm,

@@ -94,9 +94,10 @@ struct Wrong {
     help: String,
 }
 
-/// The variables of a file: `NAME=VALUE` on each line, `#` and empty lines apart. A value in single quotes is as it stands, one in double
-/// quotes has `\n`, `\t`, `\"`, `\$` and `\\`; without quotes it ends at a ` #`, and blanks around it are no part of it. Nothing is put in its place:
-/// a `$` is a `$`.
+/// The variables of a file: `NAME=VALUE` on each line, `#` and empty lines apart. A value in single
+/// quotes is as it stands, one in double quotes has `\n`, `\t`, `\"`, `\$` and `\\`; without quotes
+/// it ends at a ` #`, and blanks around it are no part of it. Nothing is put in its place: a `$` is
+/// a `$`.
 fn parse(text: &str) -> Result<Vec<(String, String)>, Wrong> {
     let mut variables = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -9,7 +9,8 @@ use crate::file::{self, EventChannelForm, EventsForm};
 use crate::model::{EventChannel, EventsSettings};
 use crate::scalar::size_text;
 
-/// The bytes that an event takes in the buffer beside its own, rounded up; two of the longest have to fit.
+/// The bytes that an event takes in the buffer beside its own, rounded up; two of the longest have
+/// to fit.
 const OVERHEAD_BYTES: u64 = 64;
 
 /// The settings of an event service.

@@ -7,7 +7,8 @@ use crate::look::Part;
 use crate::model::Domain;
 use crate::read::Span;
 
-/// Refuses what the node lacks. Where the file is wrong by its words, that is to be mended first: what is looked for follows from it.
+/// Refuses what the node lacks. Where the file is wrong by its words, that is to be mended first:
+/// what is looked for follows from it.
 pub(super) fn refuse(domains: &[Domain], cx: &mut Context<'_, '_>) {
     if !cx.out.is_clean() {
         return;

@@ -129,7 +129,8 @@ fn append(machine: &MachineForm, kernel: &MachineKernel, cx: &mut Context<'_, '_
     text.clone()
 }
 
-/// A guest has a file tree, a kernel and privileges of its own: keys about those of a container would promise what is not so.
+/// A guest has a file tree, a kernel and privileges of its own: keys about those of a container
+/// would promise what is not so.
 pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let given_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
     let keys: [(Option<&Span>, &str, &str); 8] = [
@@ -202,7 +203,8 @@ pub(super) fn refuse_shared_disks(domains: &[Domain], cx: &mut Context<'_, '_>) 
     }
 }
 
-/// Limits hold QEMU, whose memory is the guest's and some: without a limit in the file there is one all the same.
+/// Limits hold QEMU, whose memory is the guest's and some: without a limit in the file there is one
+/// all the same.
 pub(super) fn limits(
     machine: &Machine,
     form: &DomainForm,

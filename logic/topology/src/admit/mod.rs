@@ -1,7 +1,8 @@
 //! From the file's own form to the admitted topology: what the values mean together.
 //!
-//! Rules report and go on, so that a person sees everything at once. What a rule returns after it has reported is a
-//! placeholder: nothing of it is used, because a report with one entry admits nothing.
+//! Rules report and go on, so that a person sees everything at once. What a rule returns after it
+//! has reported is a placeholder: nothing of it is used, because a report with one entry admits
+//! nothing.
 
 mod adaptation;
 mod camera;
@@ -157,7 +158,8 @@ impl<'a> Context<'a, '_> {
         self.hosted_by(domain, |kind| kind.is_none_or(ServiceKind::has_server))
     }
 
-    /// The channels and services that programs of `domain` offer, and the sockets at which they listen, by the file.
+    /// The channels and services that programs of `domain` offer, and the sockets at which they
+    /// listen, by the file.
     pub(crate) fn offered_by(&self, domain: &str) -> Vec<(ServiceKind, &'a str)> {
         let names = self.hosted_by(domain, |kind| kind.is_some_and(|kind| !kind.has_server()));
         let kind = |name: &str| self.service_form(name).and_then(|form| form.kind.value().copied());

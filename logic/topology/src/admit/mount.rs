@@ -8,7 +8,8 @@ use crate::model::Mount;
 use crate::read::Span;
 use crate::suggest::quoted;
 
-/// Places in a domain that belong to Tombolo or to the kernel, and why nothing can be mounted there.
+/// Places in a domain that belong to Tombolo or to the kernel, and why nothing can be mounted
+/// there.
 pub(super) const RESERVED: &[(&str, &str)] = &[
     ("/proc", "the kernel's own files are there"),
     ("/sys", "the kernel's own files are there"),

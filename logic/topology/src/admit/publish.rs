@@ -1,4 +1,5 @@
-//! The rules of published addresses: where the node listens for a server of a domain that has only `lo`.
+//! The rules of published addresses: where the node listens for a server of a domain that has only
+//! `lo`.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,5 @@
-//! The rules of what is promised: of one domain by itself, and of all together beside what the node has promised to others.
+//! The rules of what is promised: of one domain by itself, and of all together beside what the node
+//! has promised to others.
 
 use super::Context;
 use crate::bounds::{BURST_BYTES_DEFAULT, JOBS_MAX};
@@ -39,7 +40,8 @@ pub(super) fn reserve(form: &DomainForm, cx: &mut Context<'_, '_>) -> Option<Res
     if let Some(at) = network
         && super::domain::network(form) == Network::None
         && !form.kind.is_broken()
-        // Services and endpoints of other nodes are reached over the link by a proxy, which keeps the promise, too.
+        // Services and endpoints of other nodes are reached over the link by a proxy, which keeps
+        // the promise, too.
         && cx.form.service.is_absent()
         && cx.form.endpoint.is_absent()
     {
@@ -135,7 +137,8 @@ fn job(at: &At<JobForm>, cx: &mut Context<'_, '_>) -> Option<Job> {
     Some(job)
 }
 
-/// A limit below the promise breaks it, and a limit of processor time beside a budget is a second controller.
+/// A limit below the promise breaks it, and a limit of processor time beside a budget is a second
+/// controller.
 fn refuse_double_limits(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let (Some(reserve), Some(limits)) = (form.reserve.value(), form.limits.value()) else { return };
     if let (Some(cpu), true) = (limits.cpu.given(), reserve.cpu.given().is_some()) {
@@ -224,7 +227,8 @@ fn disk(at: &At<DiskShareForm>, cx: &mut Context<'_, '_>) -> DiskShare {
     }
 }
 
-/// Asks the node whether it can keep everything at once; whoever comes first without finding room gets the refusal.
+/// Asks the node whether it can keep everything at once; whoever comes first without finding room
+/// gets the refusal.
 pub(super) fn keep(dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     if !cx.out.is_clean() {
         return;
@@ -270,7 +274,8 @@ pub(super) fn keep(dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     cx.out.error(Code::NotKept, &span, format!("the node can't keep this: {refused}")).help(help);
 }
 
-/// Refuses domains that are strict and for which a table or deadlines have no room; a quota keeps the others.
+/// Refuses domains that are strict and for which a table or deadlines have no room; a quota keeps
+/// the others.
 fn refuse_tables(unkept: &[Unkept], dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     for refused in unkept {
         let is_it = |domain: &&Domain| refused.name == format!("{dc}/{}", domain.name);

@@ -142,7 +142,8 @@ pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
     }
 }
 
-/// With what goes along: whoever may do anything with events may look at their channels, and whoever may write files may read them.
+/// With what goes along: whoever may do anything with events may look at their channels, and
+/// whoever may write files may read them.
 fn implied(mut verbs: BTreeSet<Verb>, kind: Option<ServiceKind>) -> BTreeSet<Verb> {
     if kind == Some(ServiceKind::Events) && !verbs.is_empty() {
         verbs.insert(Verb::Use);

@@ -1,4 +1,5 @@
-//! The rules of socket services: where a server listens, where programs connect, and that no connection goes in circles.
+//! The rules of socket services: where a server listens, where programs connect, and that no
+//! connection goes in circles.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -128,7 +129,8 @@ pub(super) fn mounted(
     Some((SocketMount { service, at: place, name }, at.span.clone()))
 }
 
-/// A name and a port, such as `tcp:cache.internal:6379`. A text that might be an address is no name.
+/// A name and a port, such as `tcp:cache.internal:6379`. A text that might be an address is no
+/// name.
 fn named(text: &str) -> Option<(String, u16)> {
     let (name, port) = text.strip_prefix("tcp:")?.rsplit_once(':')?;
     let name = name.strip_suffix('.').unwrap_or(name);
@@ -140,7 +142,8 @@ fn named(text: &str) -> Option<(String, u16)> {
     good.then(|| (name.to_ascii_lowercase(), port))
 }
 
-/// Tells the directories of each domain the names of its sockets; whoever has a name and no directory that could answer is refused.
+/// Tells the directories of each domain the names of its sockets; whoever has a name and no
+/// directory that could answer is refused.
 pub(super) fn tell_names(domains: &[Domain], services: &mut [Service], cx: &mut Context<'_, '_>) {
     for domain in domains {
         for mount in &domain.sockets {
@@ -248,7 +251,8 @@ pub(super) fn refuse_rivals(mounts: &[(SocketMount, Span)], cx: &mut Context<'_,
     }
 }
 
-/// Refuses services that lead to each other: a connection would go in circles until every limit is reached.
+/// Refuses services that lead to each other: a connection would go in circles until every limit is
+/// reached.
 pub(super) fn refuse_loops(domains: &[Domain], services: &[Service], cx: &mut Context<'_, '_>) {
     let mut edges: Vec<(&str, &str)> = Vec::new();
     for service in services {

@@ -21,7 +21,8 @@ pub struct EndpointAccess {
     /// Domains whose programs may be its backups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backups: Vec<Name>,
-    /// The endpoints that may use it, and their verbs: those alone whose own `calls` has it, where they have one.
+    /// The endpoints that may use it, and their verbs: those alone whose own `calls` has it, where
+    /// they have one.
     pub called_by: Vec<Called>,
 }
 

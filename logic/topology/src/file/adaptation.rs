@@ -12,7 +12,8 @@ table_form! {
         domain: Filled => required,
         /// The figure that is watched.
         monitor: MonitorWord => required,
-        /// The service whose requests are watched, for the monitors "latency" and "rate": one that the domain mounts.
+        /// The service whose requests are watched, for the monitors "latency" and "rate": one that
+        /// the domain mounts.
         service: Filled => optional,
         /// How often a figure is read.
         every: Millis<ADAPTATION_EVERY_MS_MIN, ADAPTATION_EVERY_MS_MAX> => "200ms",
@@ -20,15 +21,18 @@ table_form! {
         more: RuleForm => optional,
         /// The rule for less: which figures mean that less would do.
         less: RuleForm => optional,
-        /// In place of the rules, the controller: the budget of the processor follows the share of work that is missed.
+        /// In place of the rules, the controller: the budget of the processor follows the share of
+        /// work that is missed.
         feedback: FeedbackForm => optional,
         /// Between what its budget of the processor moves.
         cpu: BudgetRangeForm => optional,
         /// Between what its rate of the link moves.
         network: RateRangeForm => optional,
-        /// Levels of quality that its program knows: it reads which one to keep to at /srv/self/level, and 0 is the best.
+        /// Levels of quality that its program knows: it reads which one to keep to at
+        /// /srv/self/level, and 0 is the best.
         levels: Count<1, LEVELS_MAX> => 1,
-        /// The domains that give where the node has no room, the first ones first, and what is left to them.
+        /// The domains that give where the node has no room, the first ones first, and what is left
+        /// to them.
         from: Named<GivingForm, GIVERS_MAX> => optional,
         /// The rank where several adaptations want the same: the greater goes first.
         priority: Count<0, ADAPTATION_PRIORITY_MAX> => 0,

@@ -1,5 +1,5 @@
-//! The file's own form: every key that there is, with its type. The reference page, the JSON schema and the reader
-//! all come from here.
+//! The file's own form: every key that there is, with its type. The reference page, the JSON schema
+//! and the reader all come from here.
 
 mod adaptation;
 mod free;
@@ -52,41 +52,49 @@ table_form! {
 }
 
 table_form! {
-    /// One isolated execution environment: a process of the node, a container, or a virtual machine.
+    /// One isolated execution environment: a process of the node, a container, or a virtual
+    /// machine.
     DomainForm as "a domain" {
         /// How it is isolated.
         kind: DomainKind => required,
-        /// On which node it runs: a node's name, "any", or "spread": as few domains of the file that say so beside each other as can be.
+        /// On which node it runs: a node's name, "any", or "spread": as few domains of the file
+        /// that say so beside each other as can be.
         node: NodeChoice => "any",
         /// Labels that its node must have, with these values.
         labels: Named<Label, LABELS_MAX> => optional,
-        /// Where its file tree comes from: "host" is a read-only view of the node's own system directories.
+        /// Where its file tree comes from: "host" is a read-only view of the node's own system
+        /// directories.
         root: RootForm => "host",
         /// Whether it may write to its root. Not for the root "host".
         writable: bool => false,
         /// How much what it writes to its root may take. Only with `writable`.
         layer: LayerForm => optional,
-        /// Whether it is in a user namespace of its own: what the kernel counts by user (inotify, signals that wait, message queues) has bounds of its
-        /// own then, and capabilities are about the container alone. Only for a container without the node's network.
+        /// Whether it is in a user namespace of its own: what the kernel counts by user (inotify,
+        /// signals that wait, message queues) has bounds of its own then, and capabilities are
+        /// about the container alone. Only for a container without the node's network.
         userns: bool => false,
-        /// The program and its arguments, never through a shell. Absent where the domain runs the server of a service,
-        /// where the image says it, or in a machine in which only `tombolo exec` runs something.
+        /// The program and its arguments, never through a shell. Absent where the domain runs the
+        /// server of a service, where the image says it, or in a machine in which only `tombolo
+        /// exec` runs something.
         command: Command => optional,
         /// Environment variables of the program.
         environment: Named<Text, LIST_MAX> => optional,
-        /// Files of the node with further variables, a NAME=VALUE on each line; a later file counts before an earlier one, `environment` before all.
+        /// Files of the node with further variables, a NAME=VALUE on each line; a later file counts
+        /// before an earlier one, `environment` before all.
         env_file: Items<Filled, ENV_FILES_MAX> => optional,
         /// Files and directories of the node that the container sees.
         mounts: Items<MountForm, MOUNTS_MAX> => optional,
-        /// The user that the program runs as: a name or a number, with a group after a colon if need be.
+        /// The user that the program runs as: a name or a number, with a group after a colon if
+        /// need be.
         user: UserForm => optional,
-        /// The network that it sees: "none" is only `lo`. The default is "none"; a process shares the node's network.
-        /// "host" in a machine is a card behind the node's network, by which it reaches out and nobody reaches in.
+        /// The network that it sees: "none" is only `lo`. The default is "none"; a process shares
+        /// the node's network. "host" in a machine is a card behind the node's network, by which it
+        /// reaches out and nobody reaches in.
         network: Network => optional,
         /// Its own host name; the domain's name where nothing is said. Not for a process.
         hostname: Hostname => optional,
-        /// The working directory: of a container an absolute path inside it, of a process a path on the node, relative
-        /// to the file's directory.
+        /// The working directory: of a container an absolute path inside it, of a process a path on
+        /// the node, relative to the file's directory.
         workdir: Filled => optional,
         /// The virtual machine. Only for the kind "vm".
         machine: MachineForm => optional,
@@ -94,7 +102,8 @@ table_form! {
         capabilities: Items<Capability, LIST_MAX> => optional,
         /// Limits that the kernel enforces on the domain.
         limits: LimitsForm => optional,
-        /// The reservation of the domain: admitted with all that the node has promised, and kept whatever others do.
+        /// The reservation of the domain: admitted with all that the node has promised, and kept
+        /// whatever others do.
         reserve: ReserveForm => optional,
         /// The restart policy: what happens when the program ends.
         restart: RestartForm => optional,
@@ -102,7 +111,8 @@ table_form! {
         log: LogForm => optional,
         /// The services that it sees, by name: where below /srv, and by which native entrances.
         services: Named<ServiceAt, SERVICES_MAX> => optional,
-        /// Whether clients of 9P2000.L see its /srv as well, at the socket 9p.sock in /run/tombolo. Not for a vm.
+        /// Whether clients of 9P2000.L see its /srv as well, at the socket 9p.sock in /run/tombolo.
+        /// Not for a vm.
         nine_p: bool => false,
         /// The volumes that it has, by name. Each volume has one domain.
         volumes: Named<VolumeAtForm, VOLUMES_PER_DOMAIN_MAX> => optional,
@@ -114,7 +124,8 @@ table_form! {
         after: Items<Filled, DOMAINS_MAX> => optional,
         /// How `up` knows that it is up; where nothing is said, it is up when its program runs.
         ready: ReadyForm => optional,
-        /// How it is known that the domain, once up, still does what it should; one that does not is restarted by its policy.
+        /// How it is known that the domain, once up, still does what it should; one that does not
+        /// is restarted by its policy.
         health: HealthForm => optional,
     }
 }
@@ -140,8 +151,9 @@ table_form! {
         memory: Bytes<MACHINE_MEMORY_MIN, MACHINE_MEMORY_MAX> => "256MiB",
         /// The accelerator that runs its instructions.
         accel: Accel => "auto",
-        /// A kernel of the node, relative to the file's directory: a file, or the root directory of an unpacked or installed
-        /// kernel package. Where nothing is said, the node makes a small system of a kernel that it has.
+        /// A kernel of the node, relative to the file's directory: a file, or the root directory of
+        /// an unpacked or installed kernel package. Where nothing is said, the node makes a small
+        /// system of a kernel that it has.
         kernel: Filled => optional,
         /// The initramfs for a kernel that is a file.
         initramfs: Filled => optional,
@@ -159,11 +171,13 @@ table_form! {
     DiskForm as "a disk" {
         /// The file on the node, relative to the file's directory.
         path: Filled => required,
-        /// The format of its bytes. It is never guessed: a guest could write a header and read a file of the node.
+        /// The format of its bytes. It is never guessed: a guest could write a header and read a
+        /// file of the node.
         format: DiskFormat => required,
         /// Whether the guest may only read it.
         read_only: bool => false,
-        /// The contents: the file tree of the command, a whole system that boots, or something else.
+        /// The contents: the file tree of the command, a whole system that boots, or something
+        /// else.
         holds: DiskHolds => "root",
     }
 }
@@ -181,7 +195,8 @@ table_form! {
 }
 
 table_form! {
-    /// The layer of a container with a writable root: in memory, and gone with the domain. What it takes counts against `limits.memory`.
+    /// The layer of a container with a writable root: in memory, and gone with the domain. What it
+    /// takes counts against `limits.memory`.
     LayerForm as "a layer" {
         /// Bytes of files.
         size: Bytes<LAYER_BYTES_MIN, LAYER_BYTES_MAX> => "256MiB",
@@ -203,13 +218,15 @@ table_form! {
         io: DiskShareForm => optional,
         /// The order of its jobs in its time.
         policy: JobPolicy => "round-robin",
-        /// The jobs that are promised to be in time within the domain's own, by a name for each; for a policy other than "round-robin".
+        /// The jobs that are promised to be in time within the domain's own, by a name for each;
+        /// for a policy other than "round-robin".
         jobs: Named<JobForm, JOBS_MAX> => optional,
         /// The mechanism that keeps the processor time.
         enforce: Enforce => "auto",
         /// The processes' state when the budget of a period is used up.
         outside: Outside => "held",
-        /// Whether the domain is refused where the node lacks what it takes to keep all of this; otherwise it runs, and what is not guaranteed is told.
+        /// Whether the domain is refused where the node lacks what it takes to keep all of this;
+        /// otherwise it runs, and what is not guaranteed is told.
         strict: bool => false,
     }
 }
@@ -229,9 +246,11 @@ table_form! {
 }
 
 table_form! {
-    /// A job: a process or a thread of the domain, with what it needs of the domain's processor time. One of `process` and `thread` says which.
+    /// A job: a process or a thread of the domain, with what it needs of the domain's processor
+    /// time. One of `process` and `thread` says which.
     JobForm as "a job" {
-        /// Processes by name, or by the whole command line; `*` stands for anything, `?` for one character.
+        /// Processes by name, or by the whole command line; `*` stands for anything, `?` for one
+        /// character.
         process: Text => optional,
         /// Threads by name, likewise.
         thread: Text => optional,
@@ -271,7 +290,8 @@ table_form! {
 table_form! {
     /// A restart policy: what happens when a program ends.
     RestartForm as "a restart policy" {
-        /// When it is started again; where nothing is said, a server always and a command on failure.
+        /// When it is started again; where nothing is said, a server always and a command on
+        /// failure.
         policy: RestartPolicy => optional,
         /// The first pause before a restart; each further one is twice as long.
         backoff: Millis<BACKOFF_MS_MIN, BACKOFF_MS_MAX> => "200ms",
@@ -309,7 +329,8 @@ table_form! {
     StopForm as "stop" {
         /// The signal that asks.
         signal: Signal => "TERM",
-        /// How long it may take before it is killed; where nothing is said, 5s, and 10s for a machine.
+        /// How long it may take before it is killed; where nothing is said, 5s, and 10s for a
+        /// machine.
         timeout: Millis<0, STOP_MS_MAX> => optional,
     }
 }
@@ -317,11 +338,13 @@ table_form! {
 table_form! {
     /// How `up` knows that a domain is up: by `tcp` or by `command`.
     ReadyForm as "readiness" {
-        /// A connection to this address, from the node's network, is accepted. Only with network = "host".
+        /// A connection to this address, from the node's network, is accepted. Only with network =
+        /// "host".
         tcp: Address => optional,
         /// This command, run inside the domain, ends with 0.
         command: Command => optional,
-        /// How long `up` waits before it fails and rolls back; where nothing is said, 10s, and 60s for a machine.
+        /// How long `up` waits before it fails and rolls back; where nothing is said, 10s, and 60s
+        /// for a machine.
         timeout: Millis<READY_MS_MIN, READY_MS_MAX> => optional,
     }
 }
@@ -357,10 +380,11 @@ table_form! {
 table_form! {
     /// A service in one domain.
     ServiceAtForm as "a service's place" {
-        /// The directory below /srv; /srv/NAME where nothing is said. Of a socket, which must say it: where programs connect to.
+        /// The directory below /srv; /srv/NAME where nothing is said. Of a socket, which must say
+        /// it: where programs connect to.
         at: Filled => optional,
-        /// A DNS stub at 127.0.0.53 and a resolv.conf that says so; where nothing is said, in every domain that has
-        /// only `lo`.
+        /// A DNS stub at 127.0.0.53 and a resolv.conf that says so; where nothing is said, in every
+        /// domain that has only `lo`.
         stub: bool => optional,
         /// The socket that stock libnss-resolve talks to; where nothing is said, as `stub`.
         resolve: bool => optional,
@@ -372,8 +396,9 @@ table_form! {
 table_form! {
     /// A volume in one domain.
     VolumeAtForm as "a volume's place" {
-        /// The folder in which a container finds the volume's NBD socket, `nbd.sock`; /run/volumes/NAME where nothing is said. A machine
-        /// has a disk with the volume's name as its serial number.
+        /// The folder in which a container finds the volume's NBD socket, `nbd.sock`;
+        /// /run/volumes/NAME where nothing is said. A machine has a disk with the volume's name as
+        /// its serial number.
         at: Inside => optional,
     }
 }
@@ -381,14 +406,15 @@ table_form! {
 table_form! {
     /// A virtual disk that outlives the domain that uses it.
     VolumeForm as "a volume" {
-        /// Bytes that its domain sees, a multiple of 512. A greater number in the file lets it grow; it never shrinks.
+        /// Bytes that its domain sees, a multiple of 512. A greater number in the file lets it
+        /// grow; it never shrinks.
         size: Bytes<VOLUME_BYTES_MIN, VOLUME_BYTES_MAX> => required,
         /// How they lie in its file: "qcow2" has snapshots.
         format: DiskFormat => "raw",
         /// The medium that they are kept in.
         store: VolumeStore => "file",
-        /// Nodes of the cluster that have all of its bytes. With two or three it survives the loss of one: a write is acknowledged when all that
-        /// count have it.
+        /// Nodes of the cluster that have all of its bytes. With two or three it survives the loss
+        /// of one: a write is acknowledged when all that count have it.
         replicas: Count<1, VOLUME_REPLICAS_MAX> => 1,
     }
 }
@@ -398,20 +424,23 @@ table_form! {
     ServiceForm as "a service" {
         /// The kind of the service.
         kind: ServiceKind => required,
-        /// The domain in which its backend runs; of a channel and of a program's service, the one whose program offers it; of a socket, the
-        /// one whose program listens.
+        /// The domain in which its backend runs; of a channel and of a program's service, the one
+        /// whose program offers it; of a socket, the one whose program listens.
         domain: Filled => required,
-        /// The domains whose programs stand by for the one that offers it, take its place when it dies, and can be moved to; only of a
-        /// program.
+        /// The domains whose programs stand by for the one that offers it, take its place when it
+        /// dies, and can be moved to; only of a program.
         backups: Items<Filled, LIST_MAX> => optional,
         /// The domains that may use its verbs. Nobody may unless it is said here.
         allow: Items<AllowForm, LIST_MAX, 1> => required,
-        /// Memory that each domain that mounts it has with its server, to which its files can be mapped; only of a program and a camera. Where
-        /// nothing is said, a program has none and a camera 64MiB. A running domain has what it started with.
+        /// Memory that each domain that mounts it has with its server, to which its files can be
+        /// mapped; only of a program and a camera. Where nothing is said, a program has none and a
+        /// camera 64MiB. A running domain has what it started with.
         memory: Bytes<SERVICE_MEMORY_MIN, SERVICE_MEMORY_MAX> => optional,
-        /// Where the server of a socket listens in its domain. A socket must have it, and nothing else can.
+        /// Where the server of a socket listens in its domain. A socket must have it, and nothing
+        /// else can.
         to: Filled => optional,
-        /// The settings of its kind. A directory and a camera must have them; those of a program are what the program is told.
+        /// The settings of its kind. A directory and a camera must have them; those of a program
+        /// are what the program is told.
         settings: SettingsForm => beside,
     }
 }
@@ -431,23 +460,28 @@ table_form! {
     EndpointForm as "an endpoint" {
         /// The domain whose programs may bind it, one at a time.
         domain: Filled => required,
-        /// The endpoints that may use it, and how. Where nothing is said nobody calls it: it only calls.
+        /// The endpoints that may use it, and how. Where nothing is said nobody calls it: it only
+        /// calls.
         allow: Items<EndpointAllowForm, LIST_MAX> => optional,
-        /// The endpoints that it may call, if they allow it. Where nothing is said: all that allow it.
+        /// The endpoints that it may call, if they allow it. Where nothing is said: all that allow
+        /// it.
         calls: Items<Filled, LIST_MAX> => optional,
         /// Whether it may copy between buffers that were granted to others.
         copies: bool => false,
-        /// The domains whose programs may be its backups, and take over from the one that has bound it.
+        /// The domains whose programs may be its backups, and take over from the one that has bound
+        /// it.
         backups: Items<Filled, LIST_MAX> => optional,
     }
 }
 
 table_form! {
-    /// A permission of an endpoint: these endpoints, and all endpoints of these domains, may do this with it.
+    /// A permission of an endpoint: these endpoints, and all endpoints of these domains, may do
+    /// this with it.
     EndpointAllowForm as "a permission of an endpoint" {
         /// Endpoints, by name.
         endpoints: Items<Filled, LIST_MAX> => optional,
-        /// All endpoints of these domains, with and without a name; "*" for every domain of the file.
+        /// All endpoints of these domains, with and without a name; "*" for every domain of the
+        /// file.
         domains: DomainsForm => optional,
         /// The verbs that they may use.
         verbs: Items<EndpointVerb, 8, 1> => required,
@@ -459,7 +493,8 @@ table_form! {
     IpcForm as "limits of endpoints" {
         /// Endpoints that are bound at a time.
         endpoints: Count<1, ENDPOINTS_MAX> => ENDPOINTS_DEFAULT,
-        /// Those of them that one domain may have without a name; where nothing is said, 32 or `endpoints`, whichever is less.
+        /// Those of them that one domain may have without a name; where nothing is said, 32 or
+        /// `endpoints`, whichever is less.
         anonymous_per_domain: Count<0, ENDPOINTS_MAX> => optional,
         /// Pairs of endpoints that were introduced to each other.
         pairs: Count<1, PAIRS_MAX> => PAIRS_DEFAULT,
@@ -503,7 +538,8 @@ table_form! {
         mode: ChannelMode => "messages",
         /// Channels of the service that may be open at a time.
         max_channels: Count<1, CHANNELS_MAX> => CHANNELS_DEFAULT,
-        /// Those of them that one domain may have; where nothing is said, 64 or `max_channels`, whichever is less.
+        /// Those of them that one domain may have; where nothing is said, 64 or `max_channels`,
+        /// whichever is less.
         channels_per_domain: Count<1, CHANNELS_PER_DOMAIN_MAX> => optional,
     }
 }
@@ -513,11 +549,13 @@ table_form! {
     SocketForm as "settings of a socket" {
         /// Connections of all domains that may be open at a time.
         max_connections: Count<1, CONNECTIONS_MAX> => CONNECTIONS_DEFAULT,
-        /// Those of them that one domain may have; where nothing is said, 1024 or `max_connections`, whichever is less.
+        /// Those of them that one domain may have; where nothing is said, 1024 or
+        /// `max_connections`, whichever is less.
         connections_per_domain: Count<1, CONNECTIONS_MAX> => optional,
         /// New connections of one domain in a second; where nothing is said, as many as come.
         connections_per_second: Count<1, CONNECTIONS_PER_SECOND_MAX> => optional,
-        /// Whether each connection begins with a header of the PROXY protocol, version 2, that says which domain has connected.
+        /// Whether each connection begins with a header of the PROXY protocol, version 2, that says
+        /// which domain has connected.
         proxy: bool => false,
     }
 }
@@ -525,7 +563,8 @@ table_form! {
 table_form! {
     /// The settings of a coordination service.
     CoordinationForm as "settings of a coordination" {
-        /// How long whoever holds something and can't be reached keeps it: longer than its frontend, a link and this service's server take to come back.
+        /// How long whoever holds something and can't be reached keeps it: longer than its
+        /// frontend, a link and this service's server take to come back.
         grace: Millis<GRACE_MS_MIN, GRACE_MS_MAX> => "10s",
     }
 }
@@ -543,18 +582,22 @@ table_form! {
 table_form! {
     /// The settings of a location service.
     LocationForm as "settings of a location service" {
-        /// Its sources of positions, of which one counts: the one that draws least power among those that are as accurate as is wanted, and
-        /// where none is, the most accurate.
+        /// Its sources of positions, of which one counts: the one that draws least power among
+        /// those that are as accurate as is wanted, and where none is, the most accurate.
         sources: Items<SourceForm, SOURCES_MAX, 1> => required,
-        /// The accuracy that is wanted, in metres: the radius within which the true place is with 95 %.
+        /// The accuracy that is wanted, in metres: the radius within which the true place is with
+        /// 95 %.
         accuracy: Count<1, ACCURACY_MAX> => ACCURACY_DEFAULT,
-        /// How long a source has to be better before it counts. One without positions is left at once.
+        /// How long a source has to be better before it counts. One without positions is left at
+        /// once.
         hold: Millis<0, HOLD_MS_MAX> => "2s",
         /// A source that tells no position for so long has none.
         timeout: Millis<LOCATION_TIMEOUT_MS_MIN, LOCATION_TIMEOUT_MS_MAX> => "3s",
-        /// The port of the server's own `lo` at which it speaks gpsd's protocol; 2947 by custom. A socket service leads other domains there.
+        /// The port of the server's own `lo` at which it speaks gpsd's protocol; 2947 by custom. A
+        /// socket service leads other domains there.
         gpsd: Count<1, 65_535> => optional,
-        /// The port of the server's own `lo` at which it sends sentences of NMEA 0183; 10110 by custom.
+        /// The port of the server's own `lo` at which it sends sentences of NMEA 0183; 10110 by
+        /// custom.
         nmea: Count<1, 65_535> => optional,
     }
 }
@@ -562,8 +605,9 @@ table_form! {
 table_form! {
     /// The settings of a file tree.
     FilesForm as "settings of a file tree" {
-        /// The directory that it is kept in, as the server's domain sees it: one of its `mounts`. Where nothing is said, a directory of the node's state
-        /// directory, which outlives the domain.
+        /// The directory that it is kept in, as the server's domain sees it: one of its `mounts`.
+        /// Where nothing is said, a directory of the node's state directory, which outlives the
+        /// domain.
         store: Inside => optional,
         /// Bytes that its files may take on the disk.
         bytes: Bytes<FILES_BYTES_MIN, FILES_BYTES_MAX> => "1GiB",
@@ -579,11 +623,13 @@ table_form! {
         name: Name => required,
         /// The kind of the source.
         kind: LocationKind => required,
-        /// The device, named pipe or file in the server's domain that it is read from. A file is replayed at its own pace, again and again.
+        /// The device, named pipe or file in the server's domain that it is read from. A file is
+        /// replayed at its own pace, again and again.
         path: Inside => required,
         /// The survey of the floor, in the server's domain. Only of signals.
         survey: Inside => optional,
-        /// The error of the receiver's distances to satellites with 95 %, in metres, where it does not tell its accuracy itself. Only of `nmea`.
+        /// The error of the receiver's distances to satellites with 95 %, in metres, where it does
+        /// not tell its accuracy itself. Only of `nmea`.
         range_error: Count<1, RANGE_ERROR_MAX> => RANGE_ERROR_DEFAULT,
         /// The power that it draws, in mW.
         power: Count<0, POWER_MAX> => 0,
@@ -591,11 +637,13 @@ table_form! {
 }
 
 table_form! {
-    /// The settings of an event service: how much there may be of it, and the channels that are always there.
+    /// The settings of an event service: how much there may be of it, and the channels that are
+    /// always there.
     EventsForm as "settings of events" {
         /// Bytes of the buffers of all channels together.
         memory: Bytes<EVENT_BUFFER_BYTES_MIN, EVENT_MEMORY_BYTES_MAX> => "64MiB",
-        /// Those of them that channels which one domain has made may have; where nothing is said, 16 MiB or `memory`, whichever is less.
+        /// Those of them that channels which one domain has made may have; where nothing is said,
+        /// 16 MiB or `memory`, whichever is less.
         memory_per_domain: Bytes<0, EVENT_MEMORY_BYTES_MAX> => optional,
         /// Channels that one domain may have made.
         channels_per_domain: Count<0, EVENT_CHANNELS_PER_DOMAIN_MAX> => EVENT_CHANNELS_PER_DOMAIN_DEFAULT,
@@ -611,26 +659,30 @@ table_form! {
 table_form! {
     /// The settings of an event channel.
     EventChannelForm as "an event channel" {
-        /// Bytes of its buffer: the newest events that fit are kept. Taken when the channel is made.
+        /// Bytes of its buffer: the newest events that fit are kept. Taken when the channel is
+        /// made.
         buffer: Bytes<EVENT_BUFFER_BYTES_MIN, EVENT_BUFFER_BYTES_MAX> => optional,
         /// Bytes of its longest event.
         event: Bytes<1, EVENT_BYTES_MAX> => optional,
         /// Events that who comes late may ask for.
         history: Count<0, EVENT_HISTORY_MAX> => optional,
-        /// How long a publication may be made to wait for a subscriber that is to lose nothing; "0s": not at all.
+        /// How long a publication may be made to wait for a subscriber that is to lose nothing;
+        /// "0s": not at all.
         wait: Millis<0, EVENT_WAIT_MS_MAX> => optional,
     }
 }
 
 table_form! {
-    /// A camera: a device of V4L2 that is a file. Where no file of frames is named, it shows a test pattern.
+    /// A camera: a device of V4L2 that is a file. Where no file of frames is named, it shows a test
+    /// pattern.
     CameraForm as "a camera" {
         /// The name of its file, below the place of the service.
         name: Name => required,
-        /// A file of raw frames in the server's domain, each as large as `size` and `format` say. It is shown again and again.
+        /// A file of raw frames in the server's domain, each as large as `size` and `format` say.
+        /// It is shown again and again.
         file: Inside => optional,
-        /// How the pixels lie. A test pattern shows whatever a program asks for; then this is for those that ask for nothing, as are `size`
-        /// and `rate`.
+        /// How the pixels lie. A test pattern shows whatever a program asks for; then this is for
+        /// those that ask for nothing, as are `size` and `rate`.
         format: FrameFormat => "yuyv",
         /// Width and height, in pixels: both even.
         size: FrameSize => "640x480",
@@ -655,7 +707,8 @@ table_form! {
     }
 }
 
-/// A path on the node, made absolute. It is not looked at: links and `..` are the kernel's business.
+/// A path on the node, made absolute. It is not looked at: links and `..` are the kernel's
+/// business.
 pub(crate) fn on_node(base: &Path, text: &str) -> PathBuf {
     // Collecting the components drops `.` and doubled slashes.
     base.join(text).components().collect()

@@ -395,8 +395,8 @@ table_form! {
     RootTable as "a root" {
         /// A directory of the node, relative to the file's directory.
         directory: Filled => optional,
-        /// An OCI image layout, a directory or a tar archive, relative to the file's directory; or, by its name with a
-        /// tag or a digest, an image of the node's store.
+        /// An OCI image layout, a directory or a tar archive, relative to the file's directory; or,
+        /// by its name with a tag or a digest, an image of the node's store.
         image: Filled => optional,
         /// The image of the layout; need not be said where there is only one.
         tag: Filled => optional,

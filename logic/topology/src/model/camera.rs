@@ -24,7 +24,8 @@ pub struct Camera {
     pub name: Name,
     /// The file of raw frames, in the server's domain, that it shows; none: a test pattern.
     pub file: Option<PathBuf>,
-    /// How the pixels of the file lie; of a test pattern, what a program gets that asks for nothing.
+    /// How the pixels of the file lie; of a test pattern, what a program gets that asks for
+    /// nothing.
     pub format: FrameFormat,
     /// The same for the pixels of a line.
     pub width: u32,

@@ -25,21 +25,24 @@ pub struct Domain {
     /// On which node it may run.
     #[serde(default, skip_serializing_if = "Placement::is_default")]
     pub placement: Placement,
-    /// Where its file tree comes from; always [`Root::Host`] for a process, and for a machine, which has its own.
+    /// Where its file tree comes from; always [`Root::Host`] for a process, and for a machine,
+    /// which has its own.
     pub root: Root,
     /// Whether it may write to its root. Never true for [`Root::Host`].
     pub writable: bool,
     /// How much its layer may take; see [`Domain::layer`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<Layer>,
-    /// Whether it is in a user namespace of its own. Never true but for a container that has not the node's network.
+    /// Whether it is in a user namespace of its own. Never true but for a container that has not
+    /// the node's network.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub userns: bool,
     /// The program that runs in it.
     pub program: Program,
     /// Environment variables of the program, beside those that the daemon sets.
     pub environment: BTreeMap<String, String>,
-    /// Binds of the host's files and directories, in the order in which they are mounted. Empty for a process and a machine.
+    /// Binds of the host's files and directories, in the order in which they are mounted. Empty for
+    /// a process and a machine.
     pub mounts: Vec<Mount>,
     /// The user that the program runs as; `None`: the image's, and root where the image names none.
     pub user: Option<User>,
@@ -47,8 +50,9 @@ pub struct Domain {
     pub network: Network,
     /// Its own host name; `None` for a process, which shares the node's.
     pub hostname: Option<String>,
-    /// The working directory, absolute: inside the root for a container, on the node for a process. `None` is what
-    /// the image says, and `/` where it says nothing; only with the root of an image.
+    /// The working directory, absolute: inside the root for a container, on the node for a process.
+    /// `None` is what the image says, and `/` where it says nothing; only with the root of an
+    /// image.
     pub workdir: Option<PathBuf>,
     /// The machine's hardware and kernel; `Some` for a machine, and for nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,8 +99,8 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// How much what it writes to its root may take; `None` where it can't write there. Topologies that were stored before there was a
-    /// bound have the default.
+    /// How much what it writes to its root may take; `None` where it can't write there. Topologies
+    /// that were stored before there was a bound have the default.
     #[must_use]
     pub fn layer(&self) -> Option<Layer> {
         self.writable.then(|| self.layer.unwrap_or_default())
@@ -123,7 +127,8 @@ impl Default for Layer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DomainKind {
-    /// A process of the node with a mount namespace and a cgroup of its own; it sees the node's files and network.
+    /// A process of the node with a mount namespace and a cgroup of its own; it sees the node's
+    /// files and network.
     Process,
     /// An OCI container.
     Container,
@@ -147,7 +152,8 @@ impl DomainKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Root {
-    /// A read-only view of the node's own system directories (a process: the node's file tree itself).
+    /// A read-only view of the node's own system directories (a process: the node's file tree
+    /// itself).
     Host,
     /// A directory of the node.
     Directory {
@@ -158,7 +164,8 @@ pub enum Root {
     Image {
         /// Absolute; a directory or a tar archive.
         path: PathBuf,
-        /// The image of the layout, by `org.opencontainers.image.ref.name`; `None` where it has only one.
+        /// The image of the layout, by `org.opencontainers.image.ref.name`; `None` where it has
+        /// only one.
         tag: Option<String>,
     },
     /// An image of the node's store.
@@ -322,7 +329,8 @@ pub struct ServiceMount {
     pub service: Name,
     /// The name of its directory below `/srv`; unique in the domain.
     pub at: Name,
-    /// Whether it answers as a DNS stub at 127.0.0.53 in the domain, which then has a `resolv.conf` that says so.
+    /// Whether it answers as a DNS stub at 127.0.0.53 in the domain, which then has a `resolv.conf`
+    /// that says so.
     pub stub: bool,
     /// Whether it answers at the socket that stock `libnss-resolve` talks to.
     pub resolve: bool,
@@ -428,9 +436,11 @@ pub struct Health {
 pub enum Ready {
     /// Its program runs: nothing more was asked.
     Started,
-    /// Each of its servers has registered with the daemon. Always so where [`Program::Server`] runs, never elsewhere.
+    /// Each of its servers has registered with the daemon. Always so where [`Program::Server`]
+    /// runs, never elsewhere.
     Registered,
-    /// A TCP connection to this address, from the node's network, is accepted. Only with [`Network::Host`].
+    /// A TCP connection to this address, from the node's network, is accepted. Only with
+    /// [`Network::Host`].
     Tcp(SocketAddr),
     /// This command, run inside the domain, ends with 0.
     Command(Vec<String>),

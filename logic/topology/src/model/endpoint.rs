@@ -1,4 +1,5 @@
-//! Endpoints: who may bind them, who may call them, and how much a distributed container may have of what they need.
+//! Endpoints: who may bind them, who may call them, and how much a distributed container may have
+//! of what they need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,8 @@ pub struct Endpoint {
     pub domain: Name,
     /// The verbs that endpoints may use on it. Every set has at least one verb.
     pub allow_endpoints: BTreeMap<Name, BTreeSet<EndpointVerb>>,
-    /// The verbs that every endpoint of these domains may use on it, with or without a name. Every set has at least one verb.
+    /// The verbs that every endpoint of these domains may use on it, with or without a name. Every
+    /// set has at least one verb.
     pub allow_domains: BTreeMap<Name, BTreeSet<EndpointVerb>>,
     /// The endpoints that it may call at the most; `None`: all that allow it.
     pub calls: Option<BTreeSet<Name>>,
@@ -134,7 +136,8 @@ impl Topology {
         self.endpoints.get(at)
     }
 
-    /// The verbs that `from` may use on `to`. An endpoint without a name is called only by those whom it may call itself, and nothing is passed on to it.
+    /// The verbs that `from` may use on `to`. An endpoint without a name is called only by those
+    /// whom it may call itself, and nothing is passed on to it.
     #[must_use]
     pub fn may_call(&self, from: Caller<'_>, to: Caller<'_>) -> BTreeSet<EndpointVerb> {
         match (from.name, to.name) {
@@ -146,7 +149,8 @@ impl Topology {
 
     fn may_call_named(&self, from: Caller<'_>, to: &str) -> BTreeSet<EndpointVerb> {
         let Some(endpoint) = self.endpoint(to) else { return BTreeSet::new() };
-        // A name that the file does not have (any more) has no rights as a name, and none as one of its domain.
+        // A name that the file does not have (any more) has no rights as a name, and none as one of
+        // its domain.
         let caller = match from.name.map(|name| self.endpoint(name)) {
             Some(None) => return BTreeSet::new(),
             Some(Some(caller)) => Some(caller),

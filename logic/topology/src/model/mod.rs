@@ -1,7 +1,8 @@
 //! The admitted topology: what is left of a file after every rule has passed.
 //!
-//! Everything is resolved: defaults are filled in, durations are milliseconds, sizes bytes, paths absolute, `"*"`
-//! is a list of names. These are plain structs, so that the daemon can store them, send them and compare them.
+//! Everything is resolved: defaults are filled in, durations are milliseconds, sizes bytes, paths
+//! absolute, `"*"` is a list of names. These are plain structs, so that the daemon can store them,
+//! send them and compare them.
 
 mod adaptation;
 mod camera;
@@ -52,7 +53,8 @@ use crate::name::Name;
 pub struct Topology {
     /// The distributed container's name.
     pub name: Name,
-    /// The domains, sorted by name. For the order in which they start see [`Topology::start_order`].
+    /// The domains, sorted by name. For the order in which they start see
+    /// [`Topology::start_order`].
     pub domains: Vec<Domain>,
     /// The services, sorted by name.
     pub services: Vec<Service>,
@@ -98,7 +100,8 @@ impl Topology {
         self.services.iter().filter(move |service| service.domain == *domain)
     }
 
-    /// The services whose server runs in this domain, sorted by name. Channels and services of programs have none: the domain's own programs offer them.
+    /// The services whose server runs in this domain, sorted by name. Channels and services of
+    /// programs have none: the domain's own programs offer them.
     pub fn served_by<'a>(&'a self, domain: &'a str) -> impl Iterator<Item = &'a Service> + 'a {
         self.hosted_by(domain).filter(|service| service.kind().has_server())
     }
@@ -110,7 +113,8 @@ impl Topology {
             .is_some_and(|domain| domain.services.iter().any(|mount| mount.service == *service))
     }
 
-    /// Whether programs of `domain` may use `verb` of `service`. An unknown service or domain may nothing.
+    /// Whether programs of `domain` may use `verb` of `service`. An unknown service or domain may
+    /// nothing.
     #[must_use]
     pub fn allows(&self, domain: &str, service: &str, verb: &Verb) -> bool {
         self.service(service).is_some_and(|service| service.allows(domain, verb))

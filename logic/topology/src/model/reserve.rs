@@ -348,7 +348,8 @@ impl Reserve {
         Ok(Team { inside: Inside::By(policy), jobs: jobs.collect::<Result<_, TaskError>>()? })
     }
 
-    /// Checks that the keys of the processor agree with each other. The error has the contradiction, and the remedy.
+    /// Checks that the keys of the processor agree with each other. The error has the
+    /// contradiction, and the remedy.
     ///
     /// # Errors
     /// Those two.
@@ -420,7 +421,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// Returns the mechanism that is to keep its processor time (never [`Enforce::Auto`]), and the reason.
+    /// Returns the mechanism that is to keep its processor time (never [`Enforce::Auto`]), and the
+    /// reason.
     #[must_use]
     pub fn kept_by(&self) -> (Enforce, &'static str) {
         let is_early = self.cpu.is_some_and(|cpu| cpu.deadline_ns < cpu.period_ns);

@@ -23,9 +23,11 @@ pub struct Service {
     /// The domains whose programs stand by for the one that offers it; only of a program.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub backups: BTreeSet<Name>,
-    /// The verbs that domains may use; a domain that is not listed may use none. Every set has at least one verb.
+    /// The verbs that domains may use; a domain that is not listed may use none. Every set has at
+    /// least one verb.
     pub allow: BTreeMap<Name, BTreeSet<Verb>>,
-    /// Memory that each domain that mounts it has with its server, in bytes, and that its files can be mapped to. 0: there is none.
+    /// Memory that each domain that mounts it has with its server, in bytes, and that its files can
+    /// be mapped to. 0: there is none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub memory_bytes: u64,
     /// Its kind, and the settings of that kind.
@@ -54,8 +56,8 @@ impl Service {
         }
     }
 
-    /// The settings of its channels, where they are opened by its name: of a channel service, and between the relays of a socket
-    /// service.
+    /// The settings of its channels, where they are opened by its name: of a channel service, and
+    /// between the relays of a socket service.
     #[must_use]
     pub fn channel(&self) -> Option<&ChannelSettings> {
         match &self.settings {
@@ -103,7 +105,8 @@ impl Service {
         }
     }
 
-    /// Whether programs of `domain` may offer it, where programs offer such a service: those of its own, and of its backups.
+    /// Whether programs of `domain` may offer it, where programs offer such a service: those of its
+    /// own, and of its backups.
     #[must_use]
     pub fn is_offered_in(&self, domain: &str) -> bool {
         self.domain.as_str() == domain || self.backups.contains(domain)
@@ -122,15 +125,19 @@ impl Service {
 pub enum ServiceKind {
     /// Names in, addresses out.
     Directory,
-    /// Channels between programs of domains: one program offers, others open. It has no server of ours and no files.
+    /// Channels between programs of domains: one program offers, others open. It has no server of
+    /// ours and no files.
     Channel,
-    /// Files whose server is a program of the domain: it offers the service and speaks the service protocol.
+    /// Files whose server is a program of the domain: it offers the service and speaks the service
+    /// protocol.
     Program,
     /// Cameras: devices of V4L2 that are files.
     Camera,
-    /// Connections to a stream socket of the server's domain. The relays of both domains are ours, the server and its clients are not.
+    /// Connections to a stream socket of the server's domain. The relays of both domains are ours,
+    /// the server and its clients are not.
     Socket,
-    /// Keys, locks and the like, which live as long as somebody wants them, whatever dies: kept by the daemon, in the registry.
+    /// Keys, locks and the like, which live as long as somebody wants them, whatever dies: kept by
+    /// the daemon, in the registry.
     Coordination,
     /// Event channels, which domains publish to and subscribe to.
     Events,
@@ -201,7 +208,8 @@ impl ServiceKind {
         }
     }
 
-    /// The verbs that such a service knows; `None`: it names its verbs itself, and any name can be one.
+    /// The verbs that such a service knows; `None`: it names its verbs itself, and any name can be
+    /// one.
     #[must_use]
     pub fn verbs(self) -> Option<&'static [Verb]> {
         match self {
@@ -224,8 +232,8 @@ impl ServiceKind {
 pub enum Verb {
     /// Ask for names, and change time-outs, retries, search list and format of one's own sessions.
     Resolve,
-    /// Choose upstreams for one's own sessions, and whatever the file `ctl` can. A domain that may choose upstreams can
-    /// make the backend send packets to any address that the backend reaches.
+    /// Choose upstreams for one's own sessions, and whatever the file `ctl` can. A domain that may
+    /// choose upstreams can make the backend send packets to any address that the backend reaches.
     Control,
     /// Open channels to the program that offers them.
     Open,
@@ -249,7 +257,8 @@ pub enum Verb {
     Locate,
     /// Choose among the sources of positions, for all.
     Choose,
-    /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
+    /// A verb that a service of kind `program` names. A word that has a variant of its own is never
+    /// here.
     Named(Name),
     /// Read files.
     Read,
@@ -357,7 +366,8 @@ pub struct CoordinationSettings {
     pub grace_ms: u64,
 }
 
-/// The settings of a service whose server is a program of its domain: what the file says, for the program to read.
+/// The settings of a service whose server is a program of its domain: what the file says, for the
+/// program to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramSettings {
@@ -366,7 +376,8 @@ pub struct ProgramSettings {
     pub table: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The channels between the relays of a socket service: one for each domain that mounts it, and room for a relay's successor.
+/// The channels between the relays of a socket service: one for each domain that mounts it, and
+/// room for a relay's successor.
 const RELAY_CHANNELS: ChannelSettings = ChannelSettings {
     ring_bytes: crate::bounds::RELAY_RING_BYTES,
     mode: ChannelMode::Messages,
@@ -384,7 +395,8 @@ pub struct ChannelSettings {
     pub mode: ChannelMode,
     /// Channels of the service that may be open at a time.
     pub max_channels: u32,
-    /// Those of them that one consuming domain may have; never more than [`ChannelSettings::max_channels`].
+    /// Those of them that one consuming domain may have; never more than
+    /// [`ChannelSettings::max_channels`].
     pub channels_per_domain: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Sockets of domains: where the server of a socket service listens, and where those who mount it see it.
+//! Sockets of domains: where the server of a socket service listens, and where those who mount it
+//! see it.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -41,10 +42,12 @@ pub struct SocketMount {
 }
 
 impl SocketMount {
-    /// The address that stands for a name in each domain that gives it to a socket: one of 127.64.0.0/10, of which `lo` has all.
+    /// The address that stands for a name in each domain that gives it to a socket: one of
+    /// 127.64.0.0/10, of which `lo` has all.
     #[must_use]
     pub fn address_of(name: &str) -> Ipv4Addr {
-        // FNV-1a: the same in every version, so that an address that somebody has remembered stays right.
+        // FNV-1a: the same in every version, so that an address that somebody has remembered stays
+        // right.
         let hash = name
             .bytes()
             .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -82,8 +85,8 @@ pub struct Published {
 }
 
 impl Published {
-    /// Whether the two addresses can't be listened at at once: one is the other, or all of its family. The kernel also has `[::]` take the
-    /// port of version 4 (ipv6(7)).
+    /// Whether the two addresses can't be listened at at once: one is the other, or all of its
+    /// family. The kernel also has `[::]` take the port of version 4 (ipv6(7)).
     #[must_use]
     pub fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
         let all = |address: SocketAddr| address.ip().is_unspecified();
@@ -99,7 +102,8 @@ impl Published {
 pub struct SocketSettings {
     /// Where the server listens in its domain.
     pub to: SocketPlace,
-    /// Whether each connection begins with a header of the PROXY protocol, version 2, that says which domain has connected.
+    /// Whether each connection begins with a header of the PROXY protocol, version 2, that says
+    /// which domain has connected.
     pub proxy: bool,
     /// Connections of all domains that may be open at a time.
     pub max_connections: u32,

@@ -1,6 +1,8 @@
-//! One broken file per rule, each with the message that a person gets: `broken/RULE.toml` and `broken/RULE.txt`.
+//! One broken file per rule, each with the message that a person gets: `broken/RULE.toml` and
+//! `broken/RULE.txt`.
 //!
-//! After a change of words, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes the messages anew; read the difference.
+//! After a change of words, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes the messages
+//! anew; read the difference.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -18,7 +20,9 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken")
 }
 
-/// A node on which `missing` is missing, `file` is a file, the image `ghost:1` was not pulled, a domain `haunted` lacks all that it can lack, nobody looks at the rest, and one processor and a link of 10 Mbit/s are to be promised.
+/// A node on which `missing` is missing, `file` is a file, the image `ghost:1` was not pulled, a
+/// domain `haunted` lacks all that it can lack, nobody looks at the rest, and one processor and a
+/// link of 10 Mbit/s are to be promised.
 struct Bed(Model);
 
 impl Look for Bed {

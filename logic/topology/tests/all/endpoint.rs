@@ -78,7 +78,8 @@ fn nothing_is_said_twice_and_nothing_must_be_said() {
     assert_eq!(serde_json::from_str::<Topology>(&json).unwrap(), admitted(FILE));
 }
 
-// A registry that was written before there were endpoints is read, and what has none is written as before.
+// A registry that was written before there were endpoints is read, and what has none is written as
+// before.
 #[test]
 fn a_topology_without_endpoints_is_written_as_it_was_before_there_were_any() {
     let plain = admitted("name = \"a\"\n[domain.a]\nkind = \"container\"\ncommand = [\"a\"]\n");

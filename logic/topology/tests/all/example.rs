@@ -48,7 +48,8 @@ fn an_admitted_topology_survives_the_registry() {
     assert_eq!(serde_json::from_str::<topology::Topology>(&json).unwrap(), topology);
 }
 
-/// After a change of words, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes the explanation anew.
+/// After a change of words, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes the explanation
+/// anew.
 #[test]
 fn the_quickstart_is_explained() {
     let topology = topology::parse(TEXT, "topology.toml", Path::new("/opt/quickstart")).unwrap();

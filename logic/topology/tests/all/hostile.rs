@@ -1,4 +1,5 @@
-//! No file makes the reader panic, whatever is in it; and what it admits, it admits for good reasons.
+//! No file makes the reader panic, whatever is in it; and what it admits, it admits for good
+//! reasons.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 

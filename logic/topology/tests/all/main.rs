@@ -1,4 +1,5 @@
-//! The rules of topology files: what is admitted, what is refused and in which words, what a change does.
+//! The rules of topology files: what is admitted, what is refused and in which words, what a change
+//! does.
 
 mod broken;
 mod channel;

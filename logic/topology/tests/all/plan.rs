@@ -1,4 +1,5 @@
-//! A plan does what it says: nothing where nothing changed, the whole way otherwise, and back again.
+//! A plan does what it says: nothing where nothing changed, the whole way otherwise, and back
+//! again.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -136,7 +137,8 @@ fn applied(plan: &Plan, to: &Topology) -> Topology {
     topology
 }
 
-/// Each domain is started once, after those that it waits for, and only a domain that runs is stopped.
+/// Each domain is started once, after those that it waits for, and only a domain that runs is
+/// stopped.
 fn check_order(current: &Topology, desired: &Topology, plan: &Plan) {
     let mut running: BTreeSet<String> =
         current.domains.iter().map(|domain| domain.name.to_string()).collect();

@@ -1,7 +1,8 @@
-//! The published JSON schema is the one that the types make, admits what the reader admits, and refuses what a schema
-//! can refuse.
+//! The published JSON schema is the one that the types make, admits what the reader admits, and
+//! refuses what a schema can refuse.
 //!
-//! After a change of the file's form, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes it anew.
+//! After a change of the file's form, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes it
+//! anew.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Broken files that a schema can't tell from good ones: it knows no other key's value, no node, and no arithmetic.
+/// Broken files that a schema can't tell from good ones: it knows no other key's value, no node,
+/// and no arithmetic.
 const BEYOND_A_SCHEMA: &[&str] = &[
     "adaptation-contradiction",
     "adaptation-domain-unknown",

@@ -30,7 +30,8 @@ impl Primary {
     }
 
     fn next_record(&self) -> Option<Record> {
-        // The record names this node as the primary of this view, so the rules refuse none of these.
+        // The record names this node as the primary of this view, so the rules refuse none of
+        // these.
         if self.stage == Stage::Failed {
             return self.record.leave(self.own, self.view).ok();
         }

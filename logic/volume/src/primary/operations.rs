@@ -94,7 +94,8 @@ impl Primary {
         });
     }
 
-    /// Begins what waits, in order for each extent. Nothing begins while a current replica is not connected.
+    /// Begins what waits, in order for each extent. Nothing begins while a current replica is not
+    /// connected.
     pub(super) fn begin(&mut self, actions: &mut Vec<Action>) {
         let must = self.must();
         let lacks =

@@ -48,8 +48,9 @@ fn a_clock_that_lies_loses_nothing_in_any_order() {
     explore(lying).unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// A replica of an earlier view, and a request for a session that arrives late: after the backup became primary, acknowledged, and
-/// lost power. A backup that does not know of its own view lets the old primary write over what it acknowledged.
+/// A replica of an earlier view, and a request for a session that arrives late: after the backup
+/// became primary, acknowledged, and lost power. A backup that does not know of its own view lets
+/// the old primary write over what it acknowledged.
 fn a_late_request_for_a_session(broken: Option<Broken>) -> Result<(), String> {
     let (old, new) = (Node(1), Node(2));
     let mut world = World::new(Config { writes: 2, faults: 2, attempts: 9, broken, ..SMALL });

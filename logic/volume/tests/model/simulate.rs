@@ -23,7 +23,8 @@ impl Random {
     }
 }
 
-/// The weight of an event, frequent or rare: a world in which everything breaks at once acknowledges nothing.
+/// The weight of an event, frequent or rare: a world in which everything breaks at once
+/// acknowledges nothing.
 fn weight(choice: &Choice) -> usize {
     match choice {
         Choice::Deliver(_) | Choice::DiskDone(..) => 40,
@@ -86,7 +87,8 @@ fn over_thousands_of_seeds_no_acknowledged_write_is_lost() {
         all.rejoined += came.rejoined;
     }
     println!("{SEEDS} seeds: {all:?}");
-    // The runs are no runs of nothing: writes are acknowledged, primaries replaced, replicas resynced.
+    // The runs are no runs of nothing: writes are acknowledged, primaries replaced, replicas
+    // resynced.
     assert!(all.acknowledged as u64 > SEEDS && all.views > 2 * SEEDS && all.rejoined > SEEDS / 2, "{all:?}");
 }
 

@@ -1,5 +1,5 @@
-//! Stands for the binary `tombolo` in this crate's tests: it has this crate's roles, an agent whose guest is a folder, and a frontend
-//! that only asks what to show.
+//! Stands for the binary `tombolo` in this crate's tests: it has this crate's roles, an agent whose
+//! guest is a folder, and a frontend that only asks what to show.
 
 use agent::{Config, ENTER_ROLE};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +23,8 @@ fn input() -> OwnedFd {
     std::io::stdin().as_fd().try_clone_to_owned().expect("a standard input")
 }
 
-/// The agent of a guest that is a folder: its port is the standard input, its mounts and its loopback are in namespaces of its own.
+/// The agent of a guest that is a folder: its port is the standard input, its mounts and its
+/// loopback are in namespaces of its own.
 fn agent(folder: &Path) -> ExitCode {
     use sys::namespace::{UnshareFlags, unshare};
     let alone = unshare(UnshareFlags::NEWNS).is_ok();

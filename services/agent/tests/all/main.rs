@@ -1,4 +1,5 @@
-//! The agent over a socket pair in place of its port: the node's side is played here, with the streams that the machine process uses.
+//! The agent over a socket pair in place of its port: the node's side is played here, with the
+//! streams that the machine process uses.
 
 mod members;
 mod node;

@@ -94,7 +94,8 @@ fn connect(path: &Path) -> OwnedFd {
     socket
 }
 
-/// A device of a channel in a sysfs of files: its region and its register are sealed memfds, which links lead to.
+/// A device of a channel in a sysfs of files: its region and its register are sealed memfds, which
+/// links lead to.
 struct Plugged {
     folder: PathBuf,
     region: OwnedFd,

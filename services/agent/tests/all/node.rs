@@ -11,7 +11,8 @@ use std::time::Duration;
 use streams::{Heard, Side, Streams};
 use wire::guest::{Boot, Decoder, ExecOptions, Message, Purpose, VERSION};
 
-/// How long the agent may take for an answer. It takes some ms; this is for a machine that has much else to do.
+/// How long the agent may take for an answer. It takes some ms; this is for a machine that has much
+/// else to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An agent, its guest, and the other side of its port.

@@ -1,4 +1,5 @@
-//! One question on its way to the upstreams: attempt after attempt, until one answers or none is left.
+//! One question on its way to the upstreams: attempt after attempt, until one answers or none is
+//! left.
 
 use super::socket::{Protocol, Waiter};
 use super::spelling::Spelling;
@@ -13,8 +14,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Packets that were not the answer after which a source port is given up: whoever guesses ids gets so many guesses
-/// out of 65,536. The attempt then waits for its time-out and the next takes a new port.
+/// Packets that were not the answer after which a source port is given up: whoever guesses ids gets
+/// so many guesses out of 65,536. The attempt then waits for its time-out and the next takes a new
+/// port.
 const MAX_STRAYS: u32 = 32;
 /// Bytes of the length in front of a message in a stream (RFC 1035 section 4.2.2).
 const LENGTH_BYTES: usize = 2;
@@ -107,7 +109,8 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// A question for `upstreams`, on behalf of look-up `owner`. Nothing is sent before [`Fetch::start`].
+    /// A question for `upstreams`, on behalf of look-up `owner`. Nothing is sent before
+    /// [`Fetch::start`].
     pub fn new(
         owner: u64,
         question: Arc<Question>,
@@ -185,7 +188,8 @@ impl Fetch {
         self.attempt.as_mut().filter(here)
     }
 
-    /// A packet with the id of the present attempt came to its socket; `None`: it is not the answer all the same.
+    /// A packet with the id of the present attempt came to its socket; `None`: it is not the answer
+    /// all the same.
     pub fn hear(&mut self, net: &mut Net<'_>, token: u32, waiter: Waiter, packet: &[u8]) -> Option<Step> {
         let waited = self.attempt_at(token, waiter)?.watch.lap();
         self.phases.add(Phase::Receive, waited);
@@ -193,7 +197,8 @@ impl Fetch {
         let spelling = self.attempt.as_ref().and_then(|attempt| attempt.spelling.as_ref());
         let repeats = spelling.is_some_and(|spelling| spelling.undo(&mut packet));
         let reply = match answer::read(&packet, waiter.message_id, &self.question, false) {
-            // Of an upstream that spells names in its own way, or of somebody who has guessed: only the upstream answers a stream.
+            // Of an upstream that spells names in its own way, or of somebody who has guessed: only
+            // the upstream answers a stream.
             Reply::Answer(_) if !repeats => Reply::Truncated,
             reply => reply,
         };
@@ -202,7 +207,8 @@ impl Fetch {
         if matches!(reply, Reply::NotOurs) { None } else { Some(self.replied(net, reply)) }
     }
 
-    /// A packet that was nobody's answer came to the socket of the present attempt: somebody may be guessing.
+    /// A packet that was nobody's answer came to the socket of the present attempt: somebody may be
+    /// guessing.
     pub fn stray(&mut self, net: &mut Net<'_>, token: u32, waiter: Waiter) {
         let Some(attempt) = self.attempt_at(token, waiter) else { return };
         attempt.strays += 1;
@@ -365,7 +371,8 @@ impl Fetch {
         self.next(net)
     }
 
-    /// As far as the stream goes without waiting: connect, send, receive. The reply, once it is whole.
+    /// As far as the stream goes without waiting: connect, send, receive. The reply, once it is
+    /// whole.
     fn advance_stream(&mut self, net: &mut Net<'_>) -> Result<Option<Reply>, Errno> {
         let Some(attempt) = &mut self.attempt else { return Ok(None) };
         let (Some(token), Some(stream)) = (attempt.token, &mut attempt.stream) else { return Ok(None) };
@@ -391,7 +398,8 @@ impl Fetch {
         self.phases.add(Phase::Receive, attempt.watch.lap());
         let reply = answer::read(packet, attempt.message_id, &self.question, true);
         self.phases.add(Phase::Decode, attempt.watch.lap());
-        // A stream comes from the upstream alone: what is not the answer there is nonsense, not noise.
+        // A stream comes from the upstream alone: what is not the answer there is nonsense, not
+        // noise.
         Ok(Some(if matches!(reply, Reply::NotOurs) { Reply::Failed(Failure::BadAnswer) } else { reply }))
     }
 }

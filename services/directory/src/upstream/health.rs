@@ -1,8 +1,9 @@
 //! The health of each upstream of the topology: those that answer are asked first.
 //!
-//! Whether an upstream answers is judged for each domain by its own look-ups alone ([`Standing`]): what another domain asks,
-//! names that never get an answer among it, must not decide whom this one asks
-//! (`docs/adr/0060-each-domain-judges-upstreams-by-itself.md`). What is counted for the administrator is of all ([`Health`]).
+//! Whether an upstream answers is judged for each domain by its own look-ups alone ([`Standing`]):
+//! what another domain asks, names that never get an answer among it, must not decide whom this one
+//! asks (`docs/adr/0060-each-domain-judges-upstreams-by-itself.md`). What is counted for the
+//! administrator is of all ([`Health`]).
 
 use crate::failure::Failure;
 use crate::measure::{Histogram, nanoseconds};
@@ -58,7 +59,8 @@ impl Health {
         }
     }
 
-    /// An attempt failed. Whether the upstream is one of the topology's: of no other is anything remembered.
+    /// An attempt failed. Whether the upstream is one of the topology's: of no other is anything
+    /// remembered.
     pub fn failed(&mut self, address: SocketAddr, failure: Failure) -> bool {
         let Some(upstream) = self.find(address) else { return false };
         match failure {

@@ -1,4 +1,5 @@
-//! Queries that leave together: those of one request, A and AAAA, from one socket with one system call.
+//! Queries that leave together: those of one request, A and AAAA, from one socket with one system
+//! call.
 
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, send, sendmmsg};
@@ -51,7 +52,8 @@ impl Outbox {
         self.held.retain(|held| held.token != token);
     }
 
-    /// Sends what is held, and holds no more. `socket` gives the descriptor of a token. How it went, for each look-up.
+    /// Sends what is held, and holds no more. `socket` gives the descriptor of a token. How it
+    /// went, for each look-up.
     pub fn send<'a>(
         &mut self,
         socket: impl Fn(u32) -> Option<BorrowedFd<'a>>,
@@ -82,8 +84,8 @@ fn send_one(descriptor: BorrowedFd<'_>, query: &[u8]) -> Result<(), Errno> {
     send(descriptor, query, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Two queries with one call. The kernel says how many went, and of a failure only if it is the first's; the rest go
-/// one by one, so that each has an error of its own.
+/// Two queries with one call. The kernel says how many went, and of a failure only if it is the
+/// first's; the rest go one by one, so that each has an error of its own.
 fn send_two(descriptor: BorrowedFd<'_>, queries: [&[u8]; MAX_WAITERS]) -> [Result<(), Errno>; MAX_WAITERS] {
     let [one, two] = queries;
     let (parts_one, parts_two) = ([IoSlice::new(one)], [IoSlice::new(two)]);
@@ -138,7 +140,8 @@ mod tests {
     fn each_look_up_has_an_error_of_its_own() {
         let (ours, theirs) = pair();
         drop(theirs);
-        // Nobody listens: the refusal of the first packet is the error of whatever is sent next, and only of that.
+        // Nobody listens: the refusal of the first packet is the error of whatever is sent next,
+        // and only of that.
         ours.send(b"x").unwrap();
         let mut outbox = Outbox::default();
         outbox.open();

@@ -1,10 +1,12 @@
-//! Non-blocking sockets to upstreams in the server's loop, and the pool of those that may be used again.
+//! Non-blocking sockets to upstreams in the server's loop, and the pool of those that may be used
+//! again.
 //!
-//! Each UDP socket is connected (the kernel drops what does not come from the upstream's address and port) and serves
-//! one look-up at a time, or the two of one request, A and AAAA, which leave with one system call and often come back
-//! with one. The kernel gives each a random source port. A clean socket goes back to a pool and is used for [`MAX_USES`]
-//! queries or [`MAX_AGE`], whichever ends first. Off-path guessers have to find both the port and a 16-bit id. Two
-//! questions behind one port help them with neither: a guess is for one question, and has to have its id.
+//! Each UDP socket is connected (the kernel drops what does not come from the upstream's address
+//! and port) and serves one look-up at a time, or the two of one request, A and AAAA, which leave
+//! with one system call and often come back with one. The kernel gives each a random source port. A
+//! clean socket goes back to a pool and is used for [`MAX_USES`] queries or [`MAX_AGE`], whichever
+//! ends first. Off-path guessers have to find both the port and a 16-bit id. Two questions behind
+//! one port help them with neither: a guess is for one question, and has to have its id.
 
 use super::outbox::Outbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,17 +22,20 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Queries that one source port serves. What a port is worth to somebody who has found it out is not bounded by this,
-/// but by two other things: the first packet that is no answer is the last of its port (one that comes while the
-/// socket is idle closes it at once, one that comes during a query keeps it out of the pool), and [`MAX_AGE`]. So this only has
-/// to be large enough that opening and closing (five system calls) does not weigh on each query, and small enough that
-/// a busy server's ports still change many times a second.
+/// Queries that one source port serves. What a port is worth to somebody who has found it out is
+/// not bounded by this, but by two other things: the first packet that is no answer is the last of
+/// its port (one that comes while the socket is idle closes it at once, one that comes during a
+/// query keeps it out of the pool), and [`MAX_AGE`]. So this only has to be large enough that
+/// opening and closing (five system calls) does not weigh on each query, and small enough that a
+/// busy server's ports still change many times a second.
 const MAX_USES: u32 = 128;
 /// Longest time that one source port is in use.
 const MAX_AGE: Duration = Duration::from_secs(2);
-/// Idle sockets kept for one upstream: with fewer than are busy at once, those beyond would be made anew for each query.
+/// Idle sockets kept for one upstream: with fewer than are busy at once, those beyond would be made
+/// anew for each query.
 const MAX_IDLE: usize = 256;
-/// Sockets open at a time, all domains together, where the process may have twice as many descriptors: the rest are for channels.
+/// Sockets open at a time, all domains together, where the process may have twice as many
+/// descriptors: the rest are for channels.
 const MAX_SOCKETS: usize = 4096;
 /// Random bytes fetched from the kernel at a time.
 const RANDOM_BYTES: usize = 512;
@@ -130,8 +135,9 @@ impl Sockets {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether a domain that has `lookups` under way, one of `domains`, may have one more: any may while half of the sockets are free, and
-    /// the other half is shared out, so that no domain uses up what another one needs.
+    /// Whether a domain that has `lookups` under way, one of `domains`, may have one more: any may
+    /// while half of the sockets are free, and the other half is shared out, so that no domain uses
+    /// up what another one needs.
     pub fn may_open(&mut self, lookups: usize, domains: usize) -> bool {
         let half = self.most() / 2;
         let idle: usize = self.idle.values().map(Vec::len).sum();
@@ -260,7 +266,8 @@ impl Sockets {
         if poll(&mut ready, Some(&at_once))? == 0 { Err(Errno::AGAIN) } else { Ok(()) }
     }
 
-    /// From now on, queries wait for [`Sockets::send_together`], so that those that belong together leave together.
+    /// From now on, queries wait for [`Sockets::send_together`], so that those that belong together
+    /// leave together.
     pub fn hold_queries(&mut self) {
         self.outbox.open();
     }
@@ -314,8 +321,8 @@ impl Sockets {
         recv(&socket.descriptor, buffer, RecvFlags::empty()).map(|(_, came)| came)
     }
 
-    /// Receives as many datagrams as look-ups wait, those that are there; their lengths. Fewer than wait: there were no
-    /// more.
+    /// Receives as many datagrams as look-ups wait, those that are there; their lengths. Fewer than
+    /// wait: there were no more.
     ///
     /// # Errors
     /// The error of `recvmmsg`.
@@ -341,8 +348,8 @@ impl Sockets {
         ctx.rewatch(socket.descriptor.as_fd(), token, Interest::Read).map_err(|error| errno_of(&error))
     }
 
-    /// `lookup` waits no more on a socket. Once nobody does, the socket is kept if everything about it was `clean` and
-    /// it may be used again.
+    /// `lookup` waits no more on a socket. Once nobody does, the socket is kept if everything about
+    /// it was `clean` and it may be used again.
     pub fn leave(&mut self, ctx: &mut dyn Context, token: u32, lookup: u64, clean: bool, now: Instant) {
         let Some(socket) = self.get_mut(token) else { return };
         for place in &mut socket.waiters {

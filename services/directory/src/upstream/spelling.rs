@@ -1,5 +1,6 @@
-//! Letters of a question's name in random case (draft-vixie-dnsext-dns0x20). The DNS takes them for the same name and repeats them as they came, so an answer
-//! that repeats them is of somebody who saw the question.
+//! Letters of a question's name in random case (draft-vixie-dnsext-dns0x20). The DNS takes them for
+//! the same name and repeats them as they came, so an answer that repeats them is of somebody who
+//! saw the question.
 
 use rustix::io::Errno;
 
@@ -38,7 +39,8 @@ impl Spelling {
         Ok(Self { asked, sent: name.to_vec() })
     }
 
-    /// Whether a packet repeats the name as it was sent. If so, it and every copy of it stand there as it was asked for from then on, and so do names that point to it.
+    /// Whether a packet repeats the name as it was sent. If so, it and every copy of it stand there
+    /// as it was asked for from then on, and so do names that point to it.
     pub fn undo(&self, packet: &mut [u8]) -> bool {
         let length = self.sent.len();
         if packet.get(QUESTION..QUESTION + length) != Some(self.sent.as_slice()) {

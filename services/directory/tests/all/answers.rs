@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc;
 use wire::directory::{AddressQuery, Addresses, CacheMode, Names, file};
 
-/// `host.*`: both families behind an alias; `v4.*`: one; reverse names: `host.example`; the rest: nothing.
+/// `host.*`: both families behind an alias; `v4.*`: one; reverse names: `host.example`; the rest:
+/// nothing.
 fn zone(query: &Message, _: bool) -> Vec<Vec<u8>> {
     let owner = asked_name(query);
     let mut message = reply(query);

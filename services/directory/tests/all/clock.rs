@@ -1,10 +1,12 @@
-//! The same as in `privacy.rs`, on a real clock: real servers, real channels, a name server that really takes its time.
+//! The same as in `privacy.rs`, on a real clock: real servers, real channels, a name server that
+//! really takes its time.
 //!
-//! In each trial a victim asks for a fresh name, or does not, by the fall of a coin; then the attacker, another domain,
-//! asks for it and takes the time of the answer. Half of the trials teach the threshold (and on which side of it lies
-//! "asked"), the other half try it, and the other way round. The *advantage* is |P(says "asked" | asked) - P(says
-//! "asked" | not asked)|: 0 is guessing, 1 is knowing. All kinds of cache are measured at the same time, each with a
-//! server and an upstream of its own, so that whatever else the machine does hits all alike.
+//! In each trial a victim asks for a fresh name, or does not, by the fall of a coin; then the
+//! attacker, another domain, asks for it and takes the time of the answer. Half of the trials teach
+//! the threshold (and on which side of it lies "asked"), the other half try it, and the other way
+//! round. The *advantage* is |P(says "asked" | asked) - P(says "asked" | not asked)|: 0 is
+//! guessing, 1 is knowing. All kinds of cache are measured at the same time, each with a server and
+//! an upstream of its own, so that whatever else the machine does hits all alike.
 
 use crate::privacy::Random;
 use crate::stage::{Stage, settings};
@@ -20,15 +22,17 @@ use wire::directory::CacheMode;
 
 /// Trials for each kind of cache.
 const TRIALS: usize = 1000;
-/// An advantage that a cache may have here. Chance alone goes to eight standard errors, which is never; a real
-/// one of this size would need hundreds of observations to tell anything worth knowing of one name.
+/// An advantage that a cache may have here. Chance alone goes to eight standard errors, which is
+/// never; a real one of this size would need hundreds of observations to tell anything worth
+/// knowing of one name.
 const BOUND: f64 = 0.25;
 /// The advantage that the unprotected cache must show, for the measurement to be one.
 const TOLD: f64 = 0.8;
 /// The share of the normal distribution that lies within so many standard errors is 95 %.
 const STANDARD_ERRORS: f64 = 1.96;
 
-/// A name server that answers each question 8 ms later and more: up to 3 ms of jitter, and for one in eight a tail.
+/// A name server that answers each question 8 ms later and more: up to 3 ms of jitter, and for one
+/// in eight a tail.
 struct Slow {
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
@@ -114,8 +118,8 @@ fn trials(mode: CacheMode, attacker: &str, seed: u64) -> Vec<Trial> {
     (0..TRIALS).map(&mut trial).collect()
 }
 
-/// Shares of the trials where the victim had asked, and where it had not, in which the attacker says "asked"; and how many
-/// there were.
+/// Shares of the trials where the victim had asked, and where it had not, in which the attacker
+/// says "asked"; and how many there were.
 fn says(trials: &[Trial], (threshold, below): (f64, bool)) -> [(f64, usize); 2] {
     [true, false].map(|asked| {
         let of: Vec<_> = trials.iter().filter(|trial| trial.asked == asked).collect();
@@ -150,7 +154,8 @@ fn advantage(trials: &[Trial]) -> (f64, f64) {
 
 #[test]
 fn on_a_real_clock_only_a_cache_shared_without_delay_tells_what_another_domain_asked() {
-    // The contrast is an attacker that shares one plain cache with the victim: the victim's own domain.
+    // The contrast is an attacker that shares one plain cache with the victim: the victim's own
+    // domain.
     let arms = [
         ("private", CacheMode::Private, "b"),
         ("none", CacheMode::None, "b"),

@@ -183,7 +183,8 @@ fn a_huge_answer_is_given_whole_or_refused_by_size() {
 
 #[test]
 fn a_name_unfolded_by_compression_is_refused_by_size() {
-    // 2,900 records of 16 bytes that point at one long name: over 700 KiB of text in 46 KiB of message.
+    // 2,900 records of 16 bytes that point at one long name: over 700 KiB of text in 46 KiB of
+    // message.
     const RECORD: [u8; 16] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1];
     const RECORDS: u16 = 2900;
     let upstream = Upstream::start(|query, tcp| {
@@ -230,8 +231,9 @@ fn a_silent_upstream_is_passed_over_and_asked_last_after_a_while() {
     assert!(text.contains("\"down\":true"), "{text}");
 }
 
-/// One domain asked three times for names that the first name server never answers, and for 30 s the names of every domain
-/// went to the second: where the first is the house's own and the second a public one, the house's names went out.
+/// One domain asked three times for names that the first name server never answers, and for 30 s
+/// the names of every domain went to the second: where the first is the house's own and the second
+/// a public one, the house's names went out.
 #[test]
 fn names_that_one_domain_gets_no_answer_for_change_nothing_for_another() {
     let internal = Upstream::start(|query, _| {
@@ -254,7 +256,8 @@ fn names_that_one_domain_gets_no_answer_for_change_nothing_for_another() {
     assert_eq!((internal.asked(), public.asked()), (6, before));
 }
 
-/// A guesser who had found port and id out had an answer taken; now the case of each letter has to be guessed as well.
+/// A guesser who had found port and id out had an answer taken; now the case of each letter has to
+/// be guessed as well.
 #[test]
 fn an_answer_that_does_not_repeat_the_spelling_of_the_query_is_asked_for_over_a_stream() {
     let forger = Upstream::start(|query, over_stream| {
@@ -352,7 +355,8 @@ fn the_two_questions_of_a_request_leave_from_one_port_with_ids_of_their_own() {
     }
 }
 
-/// A name server that takes its questions by twos and answers both with what `answers` makes of them.
+/// A name server that takes its questions by twos and answers both with what `answers` makes of
+/// them.
 fn by_twos(answers: impl Fn(&Message, &Message) -> Vec<Vec<u8>> + Send + Sync + 'static) -> Upstream {
     let first = std::sync::Mutex::new(None);
     Upstream::start(move |query, _| {

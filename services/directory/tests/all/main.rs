@@ -1,4 +1,5 @@
-//! The directory service as its consumers meet it: over real channels, with upstreams of every temper.
+//! The directory service as its consumers meet it: over real channels, with upstreams of every
+//! temper.
 
 mod answers;
 mod clock;

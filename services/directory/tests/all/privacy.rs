@@ -1,10 +1,11 @@
 //! How well one domain can tell whether another asked for a name: measured, for each kind of cache.
 //!
-//! In each trial a victim asks for a fresh name, or does not, by the fall of a coin. Then the attacker asks for it, and
-//! again, and judges by all that it sees: how long the first answer took, how long the second, and the TTLs. The best
-//! threshold for each of these is learnt on one half of the trials and tried on the other; the *advantage* is how much
-//! better than guessing it is: |P(correct) - 1/2| * 2. Time is simulated: the upstream's latency is drawn from a
-//! distribution with jitter and a long tail, timers are late by a random amount, and the seed is fixed.
+//! In each trial a victim asks for a fresh name, or does not, by the fall of a coin. Then the
+//! attacker asks for it, and again, and judges by all that it sees: how long the first answer took,
+//! how long the second, and the TTLs. The best threshold for each of these is learnt on one half of
+//! the trials and tried on the other; the *advantage* is how much better than guessing it is:
+//! |P(correct) - 1/2| * 2. Time is simulated: the upstream's latency is drawn from a distribution
+//! with jitter and a long tail, timers are late by a random amount, and the seed is fixed.
 
 use crate::robust::{FakeLoop, consumer, directory, mute, to};
 use crate::stage::settings;
@@ -18,8 +19,8 @@ use wire::directory::{CacheMode, file};
 
 /// Trials of one measurement.
 const TRIALS: usize = 3000;
-/// An advantage that chance alone does not reach: five standard deviations of 1,500 judgements of a coin, for each of
-/// four observations.
+/// An advantage that chance alone does not reach: five standard deviations of 1,500 judgements of a
+/// coin, for each of four observations.
 const NOISE: f64 = 0.13;
 /// A fixed seed: the test gives the same numbers each time.
 const SEED: u64 = 0x746f_6d62_6f6c_6f21;
@@ -183,7 +184,8 @@ fn trials(mode: CacheMode, attacker: u64, meeting: Meeting) -> Vec<Trial> {
         .collect()
 }
 
-/// Share of right judgements where everything `below` the threshold (or not below) is taken for "asked".
+/// Share of right judgements where everything `below` the threshold (or not below) is taken for
+/// "asked".
 fn correct(trials: &[Trial], what: usize, threshold: f64, below: bool) -> f64 {
     let right = trials.iter().filter(|trial| ((trial.seen[what] < threshold) == below) == trial.asked);
     right.count() as f64 / trials.len() as f64
@@ -218,7 +220,8 @@ fn only_a_cache_shared_without_delay_tells_what_another_domain_asked() {
             println!("advantage, cache {text}, asked {when}: {found:.3}");
             assert!(found < NOISE, "cache {text}, asked {when}: advantage {found:.3}");
         }
-        // The contrast: an attacker that shares one plain cache with the victim, as a usual resolver's users do.
+        // The contrast: an attacker that shares one plain cache with the victim, as a usual
+        // resolver's users do.
         let naive = advantage(&trials(CacheMode::Private, 1, meeting));
         println!("advantage, cache shared without delay, asked {when}: {naive:.3}");
         let expected = if meeting == Meeting::Later { 0.95 } else { 0.2 };

@@ -155,7 +155,8 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// The query that the upstream heard last, with bytes over it, as an answer with the right id and question.
+/// The query that the upstream heard last, with bytes over it, as an answer with the right id and
+/// question.
 fn garble(heard: &[u8], noise: &[u8]) -> Vec<u8> {
     let mut packet = heard.to_vec();
     if let Some(flags) = packet.get_mut(2) {
@@ -286,8 +287,9 @@ fn settings_of_a_wrong_shape_are_refused_with_a_text() {
     }
 }
 
-/// The settings changed while a question was under way, and it was asked anew. When the first look-up ended, it took the second
-/// one's entry along, so that whoever asked next was not told by that one, but sent a third query.
+/// The settings changed while a question was under way, and it was asked anew. When the first
+/// look-up ended, it took the second one's entry along, so that whoever asked next was not told by
+/// that one, but sent a third query.
 #[test]
 fn after_other_settings_a_question_is_under_way_once() {
     let (upstream, address) = mute();
@@ -320,7 +322,8 @@ fn after_other_settings_a_question_is_under_way_once() {
     assert_eq!(heard().len(), 0, "it is under way already");
 }
 
-/// One domain had as many look-ups under way as there may be sockets; those of every other one failed.
+/// One domain had as many look-ups under way as there may be sockets; those of every other one
+/// failed.
 #[test]
 fn one_domain_does_not_use_up_the_sockets_of_the_others() {
     let (_upstream, address) = mute();

@@ -1,4 +1,5 @@
-//! The loop: which adaptations there are, whose figures are due, and what the next daemon has to know.
+//! The loop: which adaptations there are, whose figures are due, and what the next daemon has to
+//! know.
 
 use super::{Adaptations, Running, monitor};
 use crate::base::BOOK;
@@ -13,7 +14,8 @@ use topology::Adaptation;
 
 /// Where the registry keeps what differs from the file: `adaptation/DC/NAME`.
 const KEPT: &str = "adaptation/";
-/// How long frontends have to say how their domains fare; who is slower is without a figure this time.
+/// How long frontends have to say how their domains fare; who is slower is without a figure this
+/// time.
 const ANSWER_DEADLINE: Duration = Duration::from_millis(500);
 /// Between two looks at which adaptations there are, where none has a figure to read sooner.
 const LOOK: Duration = Duration::from_millis(500);
@@ -62,7 +64,8 @@ impl Adaptations {
                 if known.is_some_and(|known| known.adaptation == *adaptation) {
                     continue;
                 }
-                // One that the file says otherwise now begins anew, but for what somebody has paused.
+                // One that the file says otherwise now begins anew, but for what somebody has
+                // paused.
                 let (paused, level) = match known {
                     Some(known) => (known.paused, known.level),
                     None => self.kept(dc, adaptation),
@@ -139,7 +142,8 @@ pub(crate) async fn follow(adaptations: Arc<Adaptations>, broker: Broker) {
         });
         if due.is_empty() {
             tokio::select! {
-                // tidy(sleep): a figure is read at its time, and nothing tells when a file is in force.
+                // tidy(sleep): a figure is read at its time, and nothing tells when a file is in
+                // force.
                 () = tokio::time::sleep(pause) => {}
                 () = adaptations.poked.notified() => {}
             }

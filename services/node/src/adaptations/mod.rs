@@ -1,8 +1,10 @@
-//! Adaptations: what the file's `[adaptation.NAME]` watches, decides and moves, for as long as the daemon lives.
+//! Adaptations: what the file's `[adaptation.NAME]` watches, decides and moves, for as long as the
+//! daemon lives.
 //!
-//! Monitors are read in turn, each as often as its file says; what they mean is `logic/adaptation`'s to say, and every change goes through the book in one
-//! step. Nothing that matters is kept here: budgets that were moved are the book's, and levels and pauses are in the registry, so that the next daemon goes on
-//! from them.
+//! Monitors are read in turn, each as often as its file says; what they mean is
+//! `logic/adaptation`'s to say, and every change goes through the book in one step. Nothing that
+//! matters is kept here: budgets that were moved are the book's, and levels and pauses are in the
+//! registry, so that the next daemon goes on from them.
 
 mod act;
 mod keep;
@@ -26,7 +28,8 @@ use topology::Adaptation;
 
 pub(crate) use keep::follow;
 
-/// Between two events that say that something can't be had: a load that swings would fill the list of what happened.
+/// Between two events that say that something can't be had: a load that swings would fill the list
+/// of what happened.
 const REFUSAL_PAUSE_MS: u64 = 10_000;
 
 /// All adaptations of this node.

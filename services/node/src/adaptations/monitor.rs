@@ -118,7 +118,8 @@ impl Watch {
         }
     }
 
-    /// Returns the number of all requests to a service, and the time that they took together, in ns.
+    /// Returns the number of all requests to a service, and the time that they took together, in
+    /// ns.
     fn served(
         &mut self,
         source: &Source<'_>,

@@ -13,7 +13,8 @@ pub struct AdaptationRow {
     pub domain: String,
     /// The monitor.
     pub monitor: String,
-    /// `watching`, `blind` (there is no figure), `paused`, `dry-run` or `idle` (its domain does not run here).
+    /// `watching`, `blind` (there is no figure), `paused`, `dry-run` or `idle` (its domain does not
+    /// run here).
     pub state: String,
     /// The last figure.
     pub figure: Option<String>,
@@ -27,7 +28,8 @@ pub struct AdaptationRow {
     pub least: Amounts,
     /// The most; the level is the worst.
     pub most: Amounts,
-    /// The amounts that it wants and may not have, with those that would fit; absent: it has what it wants.
+    /// The amounts that it wants and may not have, with those that would fit; absent: it has what
+    /// it wants.
     pub refused: Option<String>,
     /// The last change of it.
     pub last_change: Option<AdaptationChange>,

@@ -28,7 +28,8 @@ pub struct EtcdView {
 pub struct EtcdMemberRow {
     /// Its number, in hexadecimal digits.
     pub id: String,
-    /// The node that it is on; none: a member of an etcd that is not the cluster's own, or of a node that was removed.
+    /// The node that it is on; none: a member of an etcd that is not the cluster's own, or of a
+    /// node that was removed.
     pub node: Option<String>,
     /// Its name; empty: it has not come yet.
     pub name: String,

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `POST /v1/domains/NAME/move`: has a domain of a cluster move to another node. Answered by [`MoveReport`].
+/// `POST /v1/domains/NAME/move`: has a domain of a cluster move to another node. Answered by
+/// [`MoveReport`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DomainMoveRequest {
@@ -81,7 +82,8 @@ impl MoveReport {
     }
 }
 
-/// `POST /v1/services/NAME/move`: has the program that offers a service leave it to one of another domain that stands by. Answered by [`ServiceMoved`].
+/// `POST /v1/services/NAME/move`: has the program that offers a service leave it to one of another
+/// domain that stands by. Answered by [`ServiceMoved`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceMoveRequest {
@@ -100,6 +102,7 @@ pub struct ServiceMoved {
     pub from: String,
     /// The domain of the program that has it.
     pub to: String,
-    /// From the order until that program was told, in us. Who used the service meanwhile waited for no longer than that and its own connection anew.
+    /// From the order until that program was told, in us. Who used the service meanwhile waited for
+    /// no longer than that and its own connection anew.
     pub took_us: u64,
 }

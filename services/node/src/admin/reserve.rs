@@ -4,11 +4,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use topology::{Reserve, nanos_text};
 
-/// Processors, policy, link, memory and disk that a node has for reservations: `GET` and `POST /v1/reserve/node`.
+/// Processors, policy, link, memory and disk that a node has for reservations: `GET` and `POST
+/// /v1/reserve/node`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSettings {
-    /// The processors that are for reservations, as the kernel numbers them; reservations count them from 0.
+    /// The processors that are for reservations, as the kernel numbers them; reservations count
+    /// them from 0.
     pub processors: Vec<usize>,
     /// The order on a processor.
     pub policy: PolicyWord,
@@ -17,8 +19,8 @@ pub struct NodeSettings {
     /// The link; absent: nothing can be promised of one.
     #[serde(default)]
     pub link: Option<LinkSettings>,
-    /// The rate of all traffic between domains of this node over its loopback interface, in bits per second: classes are kept there, too. Absent: that is not
-    /// kept.
+    /// The rate of all traffic between domains of this node over its loopback interface, in bits
+    /// per second: classes are kept there, too. Absent: that is not kept.
     #[serde(default)]
     pub between_bits: Option<u64>,
     /// Memory for reservations, in bytes.
@@ -106,7 +108,8 @@ pub struct VtmRow {
     pub in_force: bool,
     /// Whether it is suspended.
     pub suspended: bool,
-    /// Its worst response time, in ns, by the analysis; absent: without a bound, or nothing of a processor.
+    /// Its worst response time, in ns, by the analysis; absent: without a bound, or nothing of a
+    /// processor.
     pub response_ns: Option<u64>,
     /// Processor time that it has had, in µs.
     pub cpu_us: Option<u64>,
@@ -139,8 +142,8 @@ pub struct JobRow {
     pub period_ns: u64,
     /// How long it may take, in ns.
     pub deadline_ns: u64,
-    /// How long it takes at worst, in ns, on the table in force, or where there is none yet on that of all that is promised; absent: earliest deadline first
-    /// has no such number.
+    /// How long it takes at worst, in ns, on the table in force, or where there is none yet on that
+    /// of all that is promised; absent: earliest deadline first has no such number.
     pub response_ns: Option<u64>,
     /// Whether it is always in time, by the same analysis.
     pub in_time: bool,
@@ -226,7 +229,8 @@ pub struct DeadlineRow {
     pub processors: usize,
     /// Most of each of them that all deadlines may have, in millionths.
     pub most_ppm: u64,
-    /// The share of it that others have than domains with reservations, in millionths of one processor.
+    /// The share of it that others have than domains with reservations, in millionths of one
+    /// processor.
     pub others_ppm: u64,
     /// The domains that have deadlines, or will have them when their processes are there.
     pub vtms: Vec<String>,
@@ -252,7 +256,8 @@ pub struct TableRow {
 pub struct ResourceRow {
     /// Its number.
     pub id: u64,
-    /// `machine`, `team`, `job`, `class`, `memory share`, `disk share`, `processor`, `link`, `memory`, `disk`.
+    /// `machine`, `team`, `job`, `class`, `memory share`, `disk share`, `processor`, `link`,
+    /// `memory`, `disk`.
     pub kind: String,
     /// Its name.
     pub name: String,
@@ -286,7 +291,8 @@ pub struct MoveRequest {
     pub from: String,
     /// The domain that gets.
     pub to: String,
-    /// Processor time in each of the giver's periods, in ns; the other gets the same share of its own.
+    /// Processor time in each of the giver's periods, in ns; the other gets the same share of its
+    /// own.
     #[serde(default)]
     pub cpu_ns: u64,
     /// Network, in bits per second.
@@ -314,7 +320,8 @@ pub struct Adapted {
     pub decide_us: u64,
     /// From then until all was in the kernel, in µs.
     pub commit_us: u64,
-    /// From then until the kernel began the first period with the new budget of everybody that runs, in µs; absent: nobody wanted to run.
+    /// From then until the kernel began the first period with the new budget of everybody that
+    /// runs, in µs; absent: nobody wanted to run.
     pub effect_us: Option<u64>,
     /// The parts that are not guaranteed.
     pub caveats: Vec<String>,
@@ -353,7 +360,8 @@ pub struct Trace {
     pub notes: Vec<Note>,
 }
 
-/// One look at a domain or process that is promised processor time. Use and misses count from when it came.
+/// One look at a domain or process that is promised processor time. Use and misses count from when
+/// it came.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// When, in milliseconds since 1970.

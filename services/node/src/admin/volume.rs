@@ -17,8 +17,9 @@ pub struct VolumeRow {
     pub bytes: u64,
     /// Bytes that it takes on the disk.
     pub allocated: u64,
-    /// `idle`: no engine; `serving`: a domain has it; `waiting`: a domain has it, and its engine is started again, or another node may still be
-    /// the primary; `replica`: another node serves it, and may write here.
+    /// `idle`: no engine; `serving`: a domain has it; `waiting`: a domain has it, and its engine is
+    /// started again, or another node may still be the primary; `replica`: another node serves it,
+    /// and may write here.
     pub state: String,
     /// The domain that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,7 +53,8 @@ pub struct VolumeRow {
 pub struct ReplicaRow {
     /// Its node.
     pub node: String,
-    /// `current`: it has every acknowledged write; `resyncing`; `behind`; `lost`: it is about to be struck off.
+    /// `current`: it has every acknowledged write; `resyncing`; `behind`; `lost`: it is about to be
+    /// struck off.
     pub state: String,
     /// While it is resynced: how much of the volume it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]

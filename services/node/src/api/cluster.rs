@@ -50,7 +50,8 @@ async fn nodes(State(node): Shared) -> Json<NodesView> {
     })
 }
 
-/// Adds to the view what each node has left to promise. The arithmetic of many promises takes its time.
+/// Adds to the view what each node has left to promise. The arithmetic of many promises takes its
+/// time.
 async fn with_free(node: &Arc<Node>, mut view: NodesView) -> NodesView {
     let Some(following) = node.following().cloned() else { return view };
     let free = crate::base::BOOK.run(move || following.free()).await;
@@ -105,8 +106,8 @@ async fn init_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Probl
 
 async fn join_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {
     let request: JoinRequest = parsed(&body)?;
-    // The cluster's own etcd lets nobody in who was removed, so a node that was away does not hear of it. The cluster that it asks knows: the name and the
-    // address of a node are taken.
+    // The cluster's own etcd lets nobody in who was removed, so a node that was away does not hear
+    // of it. The cluster that it asks knows: the name and the address of a node are taken.
     let may_be_removed =
         node.cluster.as_ref().is_some_and(|cluster| cluster.config().etcd.own && cluster.is_fenced());
     if !may_be_removed {

@@ -1,4 +1,5 @@
-//! The state tree's numbers as Prometheus text (exposition format 0.0.4): the same numbers, under names and labels.
+//! The state tree's numbers as Prometheus text (exposition format 0.0.4): the same numbers, under
+//! names and labels.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -237,8 +238,8 @@ impl Page {
         }
     }
 
-    /// Every number below `value`, under a name made of its path. Where the keys of an object are names of something, they
-    /// become a label.
+    /// Every number below `value`, under a name made of its path. Where the keys of an object are
+    /// names of something, they become a label.
     fn numbers(&mut self, prefix: &str, labels: &[(&str, String)], value: &Value, depth: usize) {
         if depth > MAX_DEPTH {
             return;
@@ -258,7 +259,8 @@ impl Page {
         }
     }
 
-    /// An object whose keys are names: plain numbers go under the object's own name, deeper ones under the one around it.
+    /// An object whose keys are names: plain numbers go under the object's own name, deeper ones
+    /// under the one around it.
     fn named(
         &mut self,
         name: &str,

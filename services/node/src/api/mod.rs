@@ -1,4 +1,5 @@
-//! The admin socket: HTTP over a Unix socket that only root reaches. `docs/spec/admin.md` describes it.
+//! The admin socket: HTTP over a Unix socket that only root reaches. `docs/spec/admin.md` describes
+//! it.
 
 mod adaptation;
 mod cluster;
@@ -410,8 +411,8 @@ fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
         .map_err(|e| Problem::new(Code::BadRequest, format!("the body is not understood: {e}")))
 }
 
-/// Runs `work` as a task of its own, so that it is finished (or rolled back) even if the client goes away, and streams
-/// what it tells as JSON lines.
+/// Runs `work` as a task of its own, so that it is finished (or rolled back) even if the client
+/// goes away, and streams what it tells as JSON lines.
 fn streamed<F, W>(work: F) -> Response
 where
     F: FnOnce(Teller) -> W,
@@ -440,7 +441,8 @@ impl<T: Serialize> hyper::body::Body for Lines<T> {
     ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Infallible>>> {
         self.0.poll_recv(context).map(|line| {
             let line = line?;
-            // The types of lines have nothing that JSON can't say; an empty line would be the visible symptom.
+            // The types of lines have nothing that JSON can't say; an empty line would be the
+            // visible symptom.
             let mut line = serde_json::to_vec(&line).unwrap_or_default();
             line.push(b'\n');
             Some(Ok(hyper::body::Frame::data(line.into())))

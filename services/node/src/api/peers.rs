@@ -1,5 +1,5 @@
-//! The requests of other nodes: JSON over the connections that membership serves. `docs/spec/joining.md`
-//! describes it.
+//! The requests of other nodes: JSON over the connections that membership serves.
+//! `docs/spec/joining.md` describes it.
 
 use super::node::Node;
 use super::whole;
@@ -21,7 +21,8 @@ use std::time::Duration;
 
 /// How long a node may take to send the body of a request: 4 MiB over a slow link.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
-/// Longest body of who has shown no certificate: a request to join with all labels that a node may have.
+/// Longest body of who has shown no certificate: a request to join with all labels that a node may
+/// have.
 const MAX_STRANGERS_BODY_BYTES: usize = 64 << 10;
 
 type Shared = State<Arc<Node>>;
@@ -76,7 +77,8 @@ async fn drop_replica(State(node): Shared, Json(about): Json<About>) -> Result<J
     node.volumes.drop_replica(&about).await.map(|()| Json(true))
 }
 
-/// A caller without a certificate may join, and nothing else; one whose release is too far away is told so.
+/// A caller without a certificate may join, and nothing else; one whose release is too far away is
+/// told so.
 async fn only_nodes(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned();
     let who =

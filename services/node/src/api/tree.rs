@@ -15,7 +15,8 @@ use topology::{Program, Topology};
 
 /// How long frontends and servers have to say their state; who is slower is shown without it.
 const INSPECT_DEADLINE: Duration = Duration::from_millis(500);
-/// Longest state that one peer may put into the tree, in bytes of JSON: a packet of the control socket holds no more.
+/// Longest state that one peer may put into the tree, in bytes of JSON: a packet of the control
+/// socket holds no more.
 const MAX_STATE_BYTES: usize = wire::control::MAX_PACKET_BYTES;
 
 /// The peers' own reports, by distributed container, domain, and their role.
@@ -148,7 +149,8 @@ fn health_row(domain: &topology::Domain, health: Option<&HealthView>) -> Option<
     })
 }
 
-/// The sockets of other domains that a domain sees, and who is connected to its own; `null` where it takes part in no socket service.
+/// The sockets of other domains that a domain sees, and who is connected to its own; `null` where
+/// it takes part in no socket service.
 async fn sockets(node: &Node, dc: &str, domain: &topology::Domain) -> Value {
     let topology = node.domains.topology(dc);
     let wanted = topology.as_ref().and_then(|topology| relays::order(topology, domain));
@@ -224,7 +226,8 @@ fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map
     services
 }
 
-/// Returns a server's report on one of its services, with the counters of each domain under the domain's name.
+/// Returns a server's report on one of its services, with the counters of each domain under the
+/// domain's name.
 fn service_state(said: &Value, name: &str) -> Value {
     let service = said.pointer(&format!("/services/{name}")).unwrap_or(&Value::Null);
     let Some(Value::Object(state)) = service.get("state") else { return service.clone() };

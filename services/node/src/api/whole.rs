@@ -22,7 +22,8 @@ use std::time::Duration;
 
 /// How long another node may take to say its part; a listing goes on without it.
 const PART_PATIENCE: Duration = Duration::from_secs(2);
-/// The requests that other nodes may make of this one. Each has come with the certificate of a node of this cluster.
+/// The requests that other nodes may make of this one. Each has come with the certificate of a node
+/// of this cluster.
 pub(crate) fn routes() -> Router<Arc<Node>> {
     Router::new()
         .route("/v1/here/domains", get(domains_here))
@@ -191,7 +192,8 @@ pub(crate) async fn exec_in(
     Ok(remote::switched())
 }
 
-/// Has another node run a command in a domain of its own, and passes on what it and whoever asked say to each other.
+/// Has another node run a command in a domain of its own, and passes on what it and whoever asked
+/// say to each other.
 ///
 /// # Errors
 /// The error of that node, or its silence.

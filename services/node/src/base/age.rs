@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-/// Clock ticks in a second, as the kernel tells them to programs: the same on all architectures that we know.
+/// Clock ticks in a second, as the kernel tells them to programs: the same on all architectures
+/// that we know.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// How long ago a process started, from field 22 of its `/proc/PID/stat`.

@@ -1,4 +1,5 @@
-//! Sockets at which a daemon finds processes of its own: those that it started, and those that the daemon before it did.
+//! Sockets at which a daemon finds processes of its own: those that it started, and those that the
+//! daemon before it did.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -15,7 +16,8 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Through a descriptor of the folder, so that a long path does not meet the 108 bytes of a socket's address.
+/// Through a descriptor of the folder, so that a long path does not meet the 108 bytes of a
+/// socket's address.
 fn open(folder: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }

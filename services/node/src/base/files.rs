@@ -14,7 +14,8 @@ pub fn look(path: &Path) -> Found {
     }
 }
 
-/// The text of a file of this node, or why it can't be read; of a bigger one than a file of ours may be, the beginning and one byte.
+/// The text of a file of this node, or why it can't be read; of a bigger one than a file of ours
+/// may be, the beginning and one byte.
 pub(crate) fn text(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;

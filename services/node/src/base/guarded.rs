@@ -1,8 +1,9 @@
 //! Sockets with a stranger at the other end, and how they are let go of.
 //!
-//! A process that takes or closes a Unix socket also closes the descriptors that were sent there and that nobody took. The last
-//! reference to a stranger's file may take as long to close as the stranger likes: a TCP socket that lingers (`SO_LINGER`) for an
-//! hour does. That must not be the event loop's hour. So such sockets refuse descriptors where the kernel can (Linux 6.16);
+//! A process that takes or closes a Unix socket also closes the descriptors that were sent there
+//! and that nobody took. The last reference to a stranger's file may take as long to close as the
+//! stranger likes: a TCP socket that lingers (`SO_LINGER`) for an hour does. That must not be the
+//! event loop's hour. So such sockets refuse descriptors where the kernel can (Linux 6.16);
 //! elsewhere they are closed by threads of their own, of which a domain has a bounded number.
 
 use super::watched;
@@ -103,8 +104,8 @@ mod tests {
         (stream, peer)
     }
 
-    // A container without any privilege once held up the whole daemon for as long as it liked: it sent, with a harmless
-    // request, the last descriptor of a TCP socket that lingers.
+    // A container without any privilege once held up the whole daemon for as long as it liked: it
+    // sent, with a harmless request, the last descriptor of a TCP socket that lingers.
     #[tokio::test]
     async fn a_descriptor_that_takes_long_to_close_does_not_hold_up_the_loop() {
         let (stream, _peer) = lingering();

@@ -1,4 +1,5 @@
-//! The parts that this node lacks for a domain of a file: an image's tag, a user, a program, a mount that fits.
+//! The parts that this node lacks for a domain of a file: an image's tag, a user, a program, a
+//! mount that fits.
 
 use domain::{DomainSpec, Kind, Layout, ProgramError, Prospect, Unpack};
 use image_store::Store;
@@ -28,7 +29,8 @@ pub(crate) fn root(layout: &Layout, root: &Root) -> domain::Root {
     }
 }
 
-/// The digest of the image that a reference of a file names in the store of this node; `None`: who asks may not look there.
+/// The digest of the image that a reference of a file names in the store of this node; `None`: who
+/// asks may not look there.
 pub(crate) fn image(store: &Store, reference: &str) -> Result<Option<String>, Lack> {
     let lacking = |message: String, help: Option<String>| Lack { part: Part::Root, message, help };
     let whole = image_store::reference(reference).map_err(|error| {
@@ -51,7 +53,8 @@ pub(crate) fn image(store: &Store, reference: &str) -> Result<Option<String>, La
     }
 }
 
-/// Returns the parts that this node lacks for a domain. Of a machine, whose files are in its guest, nothing is looked at.
+/// Returns the parts that this node lacks for a domain. Of a machine, whose files are in its guest,
+/// nothing is looked at.
 pub(crate) fn lacks(layout: &Layout, domain: &Domain, unpack: Unpack) -> Vec<Lack> {
     // Who may not look into the store has not looked.
     if matches!(domain.root, Root::Pulled { digest: None, .. }) {

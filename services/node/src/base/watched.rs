@@ -10,8 +10,9 @@ use tokio::io::unix::AsyncFd;
 /// # Errors
 /// Those of `epoll_ctl`.
 pub(crate) fn watched(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // The newer constructors are `unsafe` because a type may change the descriptor behind `as_raw_fd`, or close it while it is
-    // watched. An `OwnedFd` can do neither: it stays open and the same until the `AsyncFd` lets go of it.
+    // The newer constructors are `unsafe` because a type may change the descriptor behind
+    // `as_raw_fd`, or close it while it is watched. An `OwnedFd` can do neither: it stays open and
+    // the same until the `AsyncFd` lets go of it.
     #[allow(deprecated)]
     AsyncFd::with_interest(descriptor, interest)
 }

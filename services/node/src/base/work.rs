@@ -1,11 +1,12 @@
 //! Work that would hold up the event loop, and how its failures are told.
 //!
-//! Each purpose has threads of its own and a line of its own before them. So what is slow (a disk, the registry, a domain that does not end, strangers)
-//! holds up its own kind and nobody else.
+//! Each purpose has threads of its own and a line of its own before them. So what is slow (a disk,
+//! the registry, a domain that does not end, strangers) holds up its own kind and nobody else.
 
 use tokio::sync::Semaphore;
 
-/// Starts of domains, and what is read about them. Mostly short, of the disk and of the OCI runtime.
+/// Starts of domains, and what is read about them. Mostly short, of the disk and of the OCI
+/// runtime.
 static DOMAINS: Pool = Pool::new("domains", DOMAIN_THREADS, MANY);
 /// Files that are admitted, and images that are unpacked.
 pub(crate) static UNPACKING: Pool = Pool::new("admitting and unpacking", UNPACKING_THREADS, MANY);
@@ -13,7 +14,8 @@ pub(crate) static UNPACKING: Pool = Pool::new("admitting and unpacking", UNPACKI
 pub(crate) static ENDS: Pool = Pool::new("ending domains", END_THREADS, MANY);
 /// Removals of what ended: processes that are killed, trees that are taken apart.
 pub(crate) static REMOVALS: Pool = Pool::new("removing domains", REMOVAL_THREADS, MANY);
-/// Removals of what health checks left in a domain. They look through its processes, which a domain can make slow.
+/// Removals of what health checks left in a domain. They look through its processes, which a domain
+/// can make slow.
 pub(crate) static CHECKS: Pool = Pool::new("ending health checks", CHECK_THREADS, MANY);
 /// Volumes and their engines.
 pub(crate) static DISKS: Pool = Pool::new("volumes", VOLUME_THREADS, MANY);
@@ -25,7 +27,8 @@ pub(crate) static KEPT: Pool = Pool::new("writing to the state directory", 1, MA
 pub(crate) static REGISTRY: Pool = Pool::new("the registry", REGISTRY_THREADS, MANY);
 /// Requests for keys and locks that tenants keep in the registry.
 pub(crate) static TENANTS: Pool = Pool::new("keys and locks", TENANT_THREADS, MANY);
-/// This node's member of the cluster's own etcd, which is started while nobody answers questions to the registry.
+/// This node's member of the cluster's own etcd, which is started while nobody answers questions to
+/// the registry.
 pub(crate) static MEMBER: Pool = Pool::new("this node's etcd member", 1, 16);
 /// Proxies for other nodes.
 pub(crate) static PROXIES: Pool = Pool::new("links", LINK_THREADS, MANY);
@@ -35,7 +38,8 @@ pub(crate) static LOOKS: Pool = Pool::new("looks at what there is", LOOK_THREADS
 pub(crate) static STRANGERS: Pool = Pool::new("machines that want to join", STRANGER_THREADS, 16);
 /// As many as all of it once had together.
 const DOMAIN_THREADS: usize = 16;
-/// They take the disk for minutes, and more at a time make none of them faster; a disk that does not answer keeps some of them.
+/// They take the disk for minutes, and more at a time make none of them faster; a disk that does
+/// not answer keeps some of them.
 const UNPACKING_THREADS: usize = 8;
 /// Each sleeps for as long as a domain takes to end, and costs its stack alone.
 const END_THREADS: usize = 32;
@@ -54,9 +58,11 @@ const LINK_THREADS: usize = 4;
 const LOOK_THREADS: usize = 8;
 /// Joining is rare, and takes a second.
 const STRANGER_THREADS: usize = 2;
-/// Waiting jobs of our own: each domain of a node, and each loop of the daemon, waits with one or two things at a time.
+/// Waiting jobs of our own: each domain of a node, and each loop of the daemon, waits with one or
+/// two things at a time.
 const MANY: usize = 8192;
-/// Threads for what has no pool: the event loop's own look-ups and files, and children that are reaped.
+/// Threads for what has no pool: the event loop's own look-ups and files, and children that are
+/// reaped.
 const OTHERS: usize = 16;
 
 /// Threads that all of that may have: nobody waits for a thread that another purpose has.
@@ -137,7 +143,8 @@ mod tests {
     use std::fs::File;
     use std::path::{Path, PathBuf};
 
-    /// A file that is opened only when its other end is: as slow as a disk, a registry or a domain can be.
+    /// A file that is opened only when its other end is: as slow as a disk, a registry or a domain
+    /// can be.
     fn slow(folder: &Path, name: &str) -> PathBuf {
         let path = folder.join(name);
         let fifo = rustix::fs::FileType::Fifo;

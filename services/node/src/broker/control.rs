@@ -1,5 +1,5 @@
-//! The control sockets: one for each domain, and a private one for each frontend. Bytes in, bytes out; what is asked is
-//! decided by the [`Broker`].
+//! The control sockets: one for each domain, and a private one for each frontend. Bytes in, bytes
+//! out; what is asked is decided by the [`Broker`].
 
 use crate::base::Guarded;
 use crate::broker::turns::Turns;
@@ -19,17 +19,22 @@ use wire::control::{MAX_WAIT_MS, Reply, Request, Whom};
 
 /// Connections that may wait to be accepted: a burst of programs that all start at once.
 const BACKLOG: i32 = 1024;
-/// How long a connection that is one too many waits for another one's hang-up to be noticed, in all.
+/// How long a connection that is one too many waits for another one's hang-up to be noticed, in
+/// all.
 const ROOM_PATIENCE: Duration = Duration::from_millis(5);
-/// Connections of one domain that are open or being closed: as many as may be members, and again as many that were.
+/// Connections of one domain that are open or being closed: as many as may be members, and again as
+/// many that were.
 const MAX_CONNECTIONS: usize = 2 * MAX_MEMBERS_PER_DOMAIN;
-/// How long a connection that asks for a channel waits for its domain's turn at the server, before it is refused.
+/// How long a connection that asks for a channel waits for its domain's turn at the server, before
+/// it is refused.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(2);
-/// The name under which answers with the broker's own descriptors take their turn: no service and no endpoint is called so.
+/// The name under which answers with the broker's own descriptors take their turn: no service and
+/// no endpoint is called so.
 const OWN_DESCRIPTORS: &str = "own descriptors";
 /// Packets that are no requests, after which a connection is closed: an honest member sends none.
 const MAX_GARBAGE: u32 = 64;
-/// Generations of parents that are looked at to find out whether a process descends from the domain's first one.
+/// Generations of parents that are looked at to find out whether a process descends from the
+/// domain's first one.
 const MAX_ANCESTORS: usize = 32;
 
 /// Says what a domain may know of itself.
@@ -47,13 +52,15 @@ pub(crate) struct Door {
     pub(crate) about: About,
 }
 
-/// Makes the listening socket `name` in `folder`, with these permissions. It appears there when it listens already, so whoever
-/// waits for it can connect at once; an old one is replaced. It takes no descriptors, where the kernel can see to that.
+/// Makes the listening socket `name` in `folder`, with these permissions. It appears there when it
+/// listens already, so whoever waits for it can connect at once; an old one is replaced. It takes
+/// no descriptors, where the kernel can see to that.
 ///
 /// # Errors
 /// The kernel's error.
 pub(crate) fn listen(folder: &Path, name: &str, kind: SocketType, mode: u32) -> io::Result<OwnedFd> {
-    // Through a descriptor of the folder, so that a long path does not meet the 108 bytes of a socket's address.
+    // Through a descriptor of the folder, so that a long path does not meet the 108 bytes of a
+    // socket's address.
     let at = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let new = format!(".{name}.new");
     match rustix::fs::unlinkat(&at, &new, AtFlags::empty()) {
@@ -91,7 +98,8 @@ pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result
             }
             Ok(Err(error)) => {
                 tracing::warn!(dc = door.dc, domain = door.domain, %error, "can't accept a connection");
-                // tidy(sleep): out of descriptors or memory, others must go first; nothing tells when one has gone.
+                // tidy(sleep): out of descriptors or memory, others must go first; nothing tells
+                // when one has gone.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -110,7 +118,8 @@ async fn admit(door: &Arc<Door>, socket: Guarded, turns: &Arc<Turns>) {
     };
     let mut joined = door.broker.join(identity.clone());
     if joined.is_none() {
-        // tidy(sleep): others may have hung up a moment ago; this lets the loop hear of it, in bounded time.
+        // tidy(sleep): others may have hung up a moment ago; this lets the loop hear of it, in
+        // bounded time.
         tokio::time::sleep(ROOM_PATIENCE).await;
         joined = door.broker.join(identity);
     }
@@ -225,7 +234,8 @@ impl Talk {
             _ => false,
         };
         if taken {
-            // tidy(sleep): the program before may have ended a moment ago; this lets the loop hear of it, in bounded time.
+            // tidy(sleep): the program before may have ended a moment ago; this lets the loop hear
+            // of it, in bounded time.
             tokio::time::sleep(ROOM_PATIENCE).await;
         }
         if let Request::Connect { service, entrance, wait_ms, .. } = &request
@@ -236,13 +246,15 @@ impl Talk {
             tokio::select! {
                 // Whether it is served, or was waited for in vain, is for the broker to say.
                 _ = served => {}
-                // Of a socket that is open, this says that its other side is closed: as of a pipe in `Broker::watch`.
+                // Of a socket that is open, this says that its other side is closed: as of a pipe
+                // in `Broker::watch`.
                 gone = socket.ready(Interest::PRIORITY) => return gone.map(drop),
             }
         }
         if let Request::Connect { id: number, service, .. } = &request {
             let offered = self.broker.is_a_programs(self.id, service).then_some(service.as_str());
-            // Nobody is refused because others of its domain ask at the same time; it waits for its turn.
+            // Nobody is refused because others of its domain ask at the same time; it waits for its
+            // turn.
             let turn = self.turns.at(offered).acquire_owned();
             match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
                 Ok(Ok(permit)) => room = Some(permit),
@@ -299,7 +311,8 @@ impl Talk {
         Ok(())
     }
 
-    /// The domain's turn to have descriptors on their way to somebody; `None`: it waited in vain, and has been told.
+    /// The domain's turn to have descriptors on their way to somebody; `None`: it waited in vain,
+    /// and has been told.
     async fn turn(&self, number: u64, whose: &str) -> Option<OwnedSemaphorePermit> {
         let turn = self.turns.at(Some(whose)).acquire_owned();
         match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
@@ -311,8 +324,9 @@ impl Talk {
         }
     }
 
-    /// Waits until an endpoint is bound, as long as was asked for. Whether the request is to be answered now: a member that asks for
-    /// something else meanwhile has changed its mind, and has its answer here.
+    /// Waits until an endpoint is bound, as long as was asked for. Whether the request is to be
+    /// answered now: a member that asks for something else meanwhile has changed its mind, and has
+    /// its answer here.
     async fn wait_for_endpoint(
         &self,
         number: u64,
@@ -390,7 +404,8 @@ fn descends(pid: u32, ancestor: u32) -> bool {
     false
 }
 
-/// The parent of a process, from `/proc/PID/stat` (proc_pid_stat(5)): the second field after the name in parentheses.
+/// The parent of a process, from `/proc/PID/stat` (proc_pid_stat(5)): the second field after the
+/// name in parentheses.
 fn parent(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;

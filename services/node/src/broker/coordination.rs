@@ -1,4 +1,5 @@
-//! State connections: who serves a service of kind `coordination` gets one, to where the state of that service is kept.
+//! State connections: who serves a service of kind `coordination` gets one, to where the state of
+//! that service is kept.
 
 use super::{Broker, Identity, Inner, Outgoing, Refusal, Role, refuse};
 use crate::coordination::StateKeeper;

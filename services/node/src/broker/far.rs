@@ -1,9 +1,10 @@
-//! Services on other nodes. The proxy for a node stands in the tables as if it were the server of what that node's daemon says is served there:
-//! so who waits for a service, mounts it or hears of it needs to know nothing more. A channel to it is made here, with one end for
-//! the proxy; its other half is made by the other node's daemon, which looks up by itself what the asker may.
+//! Services on other nodes. The proxy for a node stands in the tables as if it were the server of
+//! what that node's daemon says is served there: so who waits for a service, mounts it or hears of
+//! it needs to know nothing more. A channel to it is made here, with one end for the proxy; its
+//! other half is made by the other node's daemon, which looks up by itself what the asker may.
 //!
-//! News from another node is an allegation. A service is taken to be there only if its domain is placed on that very node, and so is a
-//! consumer.
+//! News from another node is an allegation. A service is taken to be there only if its domain is
+//! placed on that very node, and so is a consumer.
 
 use super::offers::shape;
 use super::services::Wish;
@@ -23,12 +24,14 @@ use wire::proxy::{News, Open, Order, Report};
 pub(crate) const MAX_CHANNELS_PER_NODE: usize = 1024;
 /// Orders that may wait for a proxy. One that leaves more does not read, and is replaced.
 pub(crate) const MAX_WAITING_ORDERS: usize = 16 * 1024;
-/// Services that one other node may say it serves: more than all topologies of a node can have open.
+/// Services that one other node may say it serves: more than all topologies of a node can have
+/// open.
 const MAX_ALLEGED: usize = 16 * 1024;
 /// How long the other node may take to answer an open.
 pub(crate) const FAR_PATIENCE: Duration = Duration::from_secs(5);
 
-/// On which node a domain is: of a distributed container, of a domain. It is called with the broker's lock held, and does not wait.
+/// On which node a domain is: of a distributed container, of a domain. It is called with the
+/// broker's lock held, and does not wait.
 pub(crate) type Placed = Arc<dyn Fn(&str, &str) -> Option<String> + Send + Sync>;
 
 /// The number of a node, as the cluster's registry has it. As [`Placed`], it does not wait.
@@ -72,7 +75,8 @@ struct Proxy {
     /// Endpoints with a name that it says are bound there.
     bound: BTreeMap<(String, String), EndpointAddress>,
     opens: HashMap<u64, oneshot::Sender<Result<(), Refused>>>,
-    /// Pairs of endpoints that it had when this daemon came: of a container, who is here, who is there; name and domain of that one, where it has said them.
+    /// Pairs of endpoints that it had when this daemon came: of a container, who is here, who is
+    /// there; name and domain of that one, where it has said them.
     carries: BTreeMap<(String, EndpointAddress, EndpointAddress), (String, String)>,
 }
 
@@ -152,8 +156,8 @@ impl Broker {
         self.announce();
     }
 
-    /// There is a proxy for a node. `up`: it says that it speaks with the other one, and has for a while. One that was there before is
-    /// no more.
+    /// There is a proxy for a node. `up`: it says that it speaks with the other one, and has for a
+    /// while. One that was there before is no more.
     pub(crate) fn proxy_came(
         &self,
         node: &str,
@@ -264,7 +268,8 @@ impl Broker {
         self.announce();
     }
 
-    /// Begins what a `connect` asks for, where its server is on another node. `None`: it is for this node to answer.
+    /// Begins what a `connect` asks for, where its server is on another node. `None`: it is for
+    /// this node to answer.
     pub(crate) fn open_far(
         &self,
         id: MemberId,
@@ -422,8 +427,8 @@ impl Inner {
         proxies.find_map(|(node, proxy)| Some((node.as_str(), *proxy.bound.get(&key)?)))
     }
 
-    /// Returns the node whose proxy has carried a pair of endpoints since before this daemon came; name and domain of the far one, as far as it has said
-    /// them.
+    /// Returns the node whose proxy has carried a pair of endpoints since before this daemon came;
+    /// name and domain of the far one, as far as it has said them.
     pub(super) fn carried(
         &self,
         dc: &str,
@@ -448,7 +453,8 @@ impl Inner {
         Some((id, answer))
     }
 
-    /// The domain of this node to which a pair belongs that another node asks for, as reservations call it.
+    /// The domain of this node to which a pair belongs that another node asks for, as reservations
+    /// call it.
     fn domain_asked_for(&self, open: &Open) -> Option<String> {
         let (dc, service) = match open {
             Open::Channel { dc, service, .. } => (dc, service),
@@ -615,7 +621,8 @@ impl Inner {
         self.reconcile_far_endpoints();
     }
 
-    /// The same for one service: a node that says something of one has nobody look at all that it has said.
+    /// The same for one service: a node that says something of one has nobody look at all that it
+    /// has said.
     fn reconcile_far_service(&mut self, key: &(String, String)) {
         let (dc, name) = key;
         let service = self.topologies.get(dc).and_then(|topology| topology.service(name)).cloned();

@@ -1,4 +1,5 @@
-//! Where the numbers of endpoints are kept: in the registry, so that no daemon hands out what an earlier one did.
+//! Where the numbers of endpoints are kept: in the registry, so that no daemon hands out what an
+//! earlier one did.
 
 use crate::base::RegistryDebug;
 use crate::broker::{Reserved, Store};

@@ -1,6 +1,7 @@
-//! Events that find no room in a member's outbox and must not be lost: they wait here, the newest of each kind in the place of the one
-//! before. So nobody is cut off because of what others do, and what waits is bounded by what the member's endpoints have, and by the services
-//! that its domain mounts.
+//! Events that find no room in a member's outbox and must not be lost: they wait here, the newest
+//! of each kind in the place of the one before. So nobody is cut off because of what others do, and
+//! what waits is bounded by what the member's endpoints have, and by the services that its domain
+//! mounts.
 
 use super::{Inner, KEPT_PACKETS, MemberId, Outgoing};
 use std::collections::BTreeMap;
@@ -41,8 +42,8 @@ fn about(event: &Event) -> Option<About> {
 }
 
 impl Inner {
-    /// Tells a member something, at once or as soon as it has read what it was told before. Some room is left for answers: whoever has not
-    /// looked for a while may ask before it reads.
+    /// Tells a member something, at once or as soon as it has read what it was told before. Some
+    /// room is left for answers: whoever has not looked for a while may ask before it reads.
     pub(super) fn tell(&mut self, id: MemberId, event: Event) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(about) = about(&event) else {

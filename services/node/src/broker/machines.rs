@@ -1,4 +1,5 @@
-//! Machines: what the machine process of a domain of kind `vm` says of its guest, and what it is told.
+//! Machines: what the machine process of a domain of kind `vm` says of its guest, and what it is
+//! told.
 
 use super::services::{Wish, replaces};
 use super::{Broker, Identity, Inner, MemberId, Outgoing, Refusal, Role, refuse};
@@ -166,8 +167,8 @@ impl Inner {
             .map(|domain| domain.is_some_and(|name| self.is_guest(&who.dc, name)))
     }
 
-    /// Whether the guests in which the two ends would be have room for them. Their machines would refuse as well, but then the other
-    /// end has been made already, and is told that it is alone.
+    /// Whether the guests in which the two ends would be have room for them. Their machines would
+    /// refuse as well, but then the other end has been made already, and is told that it is alone.
     pub(super) fn room_in_guests(
         &self,
         consumer: MemberId,

@@ -1,5 +1,6 @@
-//! Memory that a domain has with services: made at the domain's start, sealed, passed to servers, and registered with the kernel as what
-//! files of the domain's mount are mapped to. Its frontend never has it, and neither has any program of the domain but by mapping.
+//! Memory that a domain has with services: made at the domain's start, sealed, passed to servers,
+//! and registered with the kernel as what files of the domain's mount are mapped to. Its frontend
+//! never has it, and neither has any program of the domain but by mapping.
 
 use super::{Broker, Identity, Inner, MemberId, Refusal, Role, refuse};
 use crate::broker::Outgoing;
@@ -16,8 +17,8 @@ pub(crate) struct Memories {
     fuse: OwnedFd,
     /// By the name of the service.
     of: BTreeMap<String, OwnedFd>,
-    /// The kernel's numbers of those that were registered. The kernel keeps each registration as long as the mount lives, so a
-    /// frontend that asks again is given the same number.
+    /// The kernel's numbers of those that were registered. The kernel keeps each registration as
+    /// long as the mount lives, so a frontend that asks again is given the same number.
     pub(super) registered: BTreeMap<String, u32>,
 }
 
@@ -57,7 +58,8 @@ impl Inner {
         self.memories.get(&(who.dc.clone(), who.domain.clone()))?.of.get(service)
     }
 
-    /// The memory that comes with a channel: with those of frontends, where both ends share this node's kernel.
+    /// The memory that comes with a channel: with those of frontends, where both ends share this
+    /// node's kernel.
     pub(super) fn memory_for(
         &self,
         who: &Identity,

@@ -1,10 +1,12 @@
-//! The broker: the connections, the servers of services, and the channels that were made. It introduces two ends to each other and keeps
-//! neither. Of each channel it holds only a copy of one doorbell's listening half, by which it learns that the consumer is
-//! gone: so a domain's bound counts channels that live, whoever holds them. Where a program offers the service, and not a server
-//! of ours, it holds one of either side: that program's connection may end before its channels do.
+//! The broker: the connections, the servers of services, and the channels that were made. It
+//! introduces two ends to each other and keeps neither. Of each channel it holds only a copy of one
+//! doorbell's listening half, by which it learns that the consumer is gone: so a domain's bound
+//! counts channels that live, whoever holds them. Where a program offers the service, and not a
+//! server of ours, it holds one of either side: that program's connection may end before its
+//! channels do.
 //!
-//! Nothing here waits. Messages to a member go into its bounded outbox; a member whose outbox is full does not
-//! read, and is told nothing more: it is cut off, so that nobody waits for it.
+//! Nothing here waits. Messages to a member go into its bounded outbox; a member whose outbox is
+//! full does not read, and is told nothing more: it is cut off, so that nobody waits for it.
 
 pub(crate) mod control;
 mod coordination;
@@ -45,21 +47,26 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use topology::{ChannelMode, ServiceKind, Topology};
 use wire::control::{Event, Reply, Request};
 
-/// Connections that the control socket of one domain may have. A program with the preload library holds one, and one for each of its
-/// endpoints. Each is a descriptor and some KiB here; sixteen domains that take all of them leave room for others.
+/// Connections that the control socket of one domain may have. A program with the preload library
+/// holds one, and one for each of its endpoints. Each is a descriptor and some KiB here; sixteen
+/// domains that take all of them leave room for others.
 pub(crate) const MAX_MEMBERS_PER_DOMAIN: usize = 1024;
 /// Channels of one domain that may live at a time: a sixteenth of what one server takes.
 pub(crate) const MAX_CHANNELS_PER_DOMAIN: usize = 256;
-/// Channels that one connection may ask for: the frontend needs one for each entrance of each service.
+/// Channels that one connection may ask for: the frontend needs one for each entrance of each
+/// service.
 pub(crate) const MAX_CHANNELS_PER_MEMBER: usize = 128;
 /// Packets that may wait for one member.
 const MAX_WAITING_PACKETS: usize = 256;
-/// Channels of one domain that may be on their way to servers at a time, for each kind of member: who asks for more waits
-/// until a server has taken some, so that no domain fills a server's outbox.
+/// Channels of one domain that may be on their way to servers at a time, for each kind of member:
+/// who asks for more waits until a server has taken some, so that no domain fills a server's
+/// outbox.
 pub(crate) const MAX_ATTACHES_PER_DOMAIN: usize = 16;
-/// Room in an outbox that is kept for what is neither a new channel nor news about endpoints. A server is not cut off because of what others ask.
+/// Room in an outbox that is kept for what is neither a new channel nor news about endpoints. A
+/// server is not cut off because of what others ask.
 const KEPT_PACKETS: usize = 32;
-/// At most so often it is logged that a member of a domain was cut off: a domain must not fill the disk with it.
+/// At most so often it is logged that a member of a domain was cut off: a domain must not fill the
+/// disk with it.
 const CUT_OFF_REMARK: Duration = Duration::from_secs(60);
 /// Answers about state that may be outstanding for one member.
 const MAX_INSPECTIONS: usize = 16;
@@ -107,7 +114,8 @@ pub(crate) enum Role {
     Frontend,
     /// The native entrances in the frontend's process, at a private socket of their own.
     Entrances,
-    /// The proxy for another node: it stands for what is served there, and has a protocol of its own.
+    /// The proxy for another node: it stands for what is served there, and has a protocol of its
+    /// own.
     Proxy,
 }
 
@@ -144,8 +152,8 @@ struct Channel {
     server: MemberId,
     /// The domain of the server.
     host: String,
-    /// Whether it ends with the connection of its server: a server of ours has it all the time, a program that offers
-    /// may let go of it.
+    /// Whether it ends with the connection of its server: a server of ours has it all the time, a
+    /// program that offers may let go of it.
     tied: bool,
     since: SystemTime,
     /// Tell of its end; gone with the channel.
@@ -302,7 +310,8 @@ impl Broker {
         inner.endpoints_left(id, &dc);
         inner.machine_left(id);
         inner.stands_by_no_more(id);
-        // A channel outlives the connection that asked for it, but not its server's, where that is one of ours.
+        // A channel outlives the connection that asked for it, but not its server's, where that is
+        // one of ours.
         inner.channels.retain(|_, channel| channel.server != id || !channel.tied);
         let served: Vec<_> =
             inner.services.iter().filter(|(_, s)| s.server == Some(id)).map(|(key, _)| key.clone()).collect();
@@ -325,8 +334,8 @@ impl Broker {
         self.request_in(id, request, Rooms { others: room, own: None }, about);
     }
 
-    /// Answers a request of a member. The answer is in its outbox when this returns. Each of the rooms is kept until the descriptors
-    /// that it is for are on their way.
+    /// Answers a request of a member. The answer is in its outbox when this returns. Each of the
+    /// rooms is kept until the descriptors that it is for are on their way.
     pub(crate) fn request_in(
         &self,
         id: MemberId,
@@ -496,12 +505,14 @@ impl Broker {
         self.lock().send(id, Reply::Refused { id: number, errno, message }.into());
     }
 
-    /// Tells a member that its domain waits in vain for another program to take the ends that it asked for.
+    /// Tells a member that its domain waits in vain for another program to take the ends that it
+    /// asked for.
     pub(crate) fn refuse_introduction(&self, id: MemberId, number: u64) {
         self.lock().refuse_introduction(id, number);
     }
 
-    /// Sets (or, with `None`, forgets) the topology of a distributed container and tells everyone whom it concerns.
+    /// Sets (or, with `None`, forgets) the topology of a distributed container and tells everyone
+    /// whom it concerns.
     pub(crate) fn set_topology(&self, dc: &str, topology: Option<Arc<Topology>>) {
         let mut inner = self.lock();
         let before = match topology {
@@ -536,7 +547,8 @@ impl Broker {
         asked.into_iter().filter_map(|id| inner.ask_state(id).map(|answer| (id, answer))).collect()
     }
 
-    /// Asks the frontend of one domain for its state; `None`: there is none, or it has not answered others.
+    /// Asks the frontend of one domain for its state; `None`: there is none, or it has not answered
+    /// others.
     pub(crate) fn inspect_frontend(&self, dc: &str, domain: &str) -> Option<oneshot::Receiver<Value>> {
         let mut inner = self.lock();
         let is_it = |identity: &Identity| {
@@ -584,7 +596,8 @@ impl Inner {
         found.map(|(id, m)| (*id, m.identity.domain.clone())).collect()
     }
 
-    /// Puts a packet into a member's outbox; a member that does not read is cut off. Whether it was put.
+    /// Puts a packet into a member's outbox; a member that does not read is cut off. Whether it was
+    /// put.
     fn send(&mut self, id: MemberId, outgoing: Outgoing) -> bool {
         let Some(member) = self.members.get(&id) else { return false };
         if member.identity.role == Role::Proxy {

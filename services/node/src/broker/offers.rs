@@ -1,5 +1,6 @@
-//! Services that a program of the hosting domain offers: channels, which programs of other domains open by their names, and services
-//! with files, which other domains mount. The program may be any of its domain's, and may come and go.
+//! Services that a program of the hosting domain offers: channels, which programs of other domains
+//! open by their names, and services with files, which other domains mount. The program may be any
+//! of its domain's, and may come and go.
 
 use super::services::{Wish, served, verbs};
 use super::standby::Offered;
@@ -27,7 +28,8 @@ impl Broker {
         offered.is_some_and(|service| service.opens(domain) || topology.mounts(domain, &service.name))
     }
 
-    /// Comes back when a service that this member may connect to has a server, or when there is nothing to wait for.
+    /// Comes back when a service that this member may connect to has a server, or when there is
+    /// nothing to wait for.
     pub(crate) async fn served(&self, id: MemberId, service: &str, entrance: &str) {
         let mut changes = self.changes();
         while self.lacks_server(id, service, entrance) {
@@ -100,14 +102,16 @@ impl Inner {
             );
         }
         let services = vec![served(service)?];
-        // The caller puts the reply into the outbox before it lets go of the lock: no consumer is attached before.
+        // The caller puts the reply into the outbox before it lets go of the lock: no consumer is
+        // attached before.
         if self.near_server_of(dc, name).is_none() {
             self.server_came(dc, service, id);
         }
         Ok(Some(Reply::Serving { id: number, services }.into()))
     }
 
-    /// Takes channels and services from programs whose domain they are no longer placed in. Those of other nodes are reconciled.
+    /// Takes channels and services from programs whose domain they are no longer placed in. Those
+    /// of other nodes are reconciled.
     pub(super) fn withdraw(&mut self, dc: &str, now: Option<&Topology>) {
         self.withdraw_waiting(dc, now);
         let offered = self.services.iter().filter(|((of, _), state)| of == dc && state.is_offered());
@@ -169,7 +173,8 @@ pub(super) struct Terms {
     pub(super) channel: Option<ChannelSettings>,
 }
 
-/// The words for a service of this kind: its noun in messages, and the verb for a domain that uses it.
+/// The words for a service of this kind: its noun in messages, and the verb for a domain that uses
+/// it.
 fn words(kind: ServiceKind) -> (&'static str, &'static str) {
     match kind {
         ServiceKind::Channel => ("channel", "open"),

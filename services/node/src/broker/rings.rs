@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 use topology::ChannelMode;
 use wire::ring::{RING_BYTES_MAX, RING_BYTES_MIN};
 
-/// The cost of a wake-up on this machine, measured as the daemon starts: so long ends spin before they sleep.
+/// The cost of a wake-up on this machine, measured as the daemon starts: so long ends spin before
+/// they sleep.
 static WAKE_NS: OnceLock<Option<u32>> = OnceLock::new();
 
 /// See [`WAKE_NS`].
@@ -34,8 +35,8 @@ pub(crate) fn make_channel(shape: Shape) -> io::Result<Ends> {
     let (consumer_sight, server_sight) =
         (sight(consumer_is_guest, &server)?, sight(server_is_guest, &consumer)?);
     let (consumer, server) = (consumer.into_descriptors(), server.into_descriptors());
-    // The listening half of the doorbell that the other end rings: `docs/spec/ring.md`, the descriptors of an end. The first
-    // end's region stands before it.
+    // The listening half of the doorbell that the other end rings: `docs/spec/ring.md`, the
+    // descriptors of an end. The first end's region stands before it.
     let consumer_gone = server.first().map(OwnedFd::try_clone).transpose()?;
     let server_gone = consumer.get(1).map(OwnedFd::try_clone).transpose()?;
     let consumer = consumer.into_iter().chain(consumer_sight).collect();

@@ -106,7 +106,8 @@ impl Inner {
             );
         }
         let services = hosted.iter().map(|service| served(service)).collect::<Result<Vec<_>, _>>()?;
-        // The caller puts the reply into the outbox before it lets go of the lock: no consumer is attached before.
+        // The caller puts the reply into the outbox before it lets go of the lock: no consumer is
+        // attached before.
         for service in hosted {
             self.server_came(dc, service, id);
         }
@@ -160,7 +161,8 @@ impl Inner {
     fn tell_frontends(&mut self, dc: &str, service: &str, up: bool, generation: u64) {
         for (id, domain) in self.listeners(dc) {
             if self.mounted(dc, &domain).iter().any(|mounted| mounted.name == service) {
-                // A server that comes and goes quickly cuts off nobody: the newest of what waits is told.
+                // A server that comes and goes quickly cuts off nobody: the newest of what waits is
+                // told.
                 self.tell(id, Event::Service { service: service.to_owned(), up, generation });
             }
         }
@@ -230,7 +232,8 @@ impl Inner {
             return channel_terms(who, wish, found);
         }
         let mounts = self.mounted(&who.dc, &who.domain).iter().any(|mounted| mounted.name == wish.service);
-        // A service that exists but is not mounted is spoken of as one that does not exist: nothing leaks.
+        // A service that exists but is not mounted is spoken of as one that does not exist: nothing
+        // leaks.
         let (Some(service), true) = (service, mounts) else { return unknown(who, &wish.service) };
         let verbs = verbs(service, &who.domain);
         if verbs.is_empty() {
@@ -344,8 +347,8 @@ impl Inner {
     }
 }
 
-/// Whether a new channel takes the place of `old`: whoever serves an entrance has one link for it, and the earlier one is lost, or
-/// it would not ask.
+/// Whether a new channel takes the place of `old`: whoever serves an entrance has one link for it,
+/// and the earlier one is lost, or it would not ask.
 pub(super) fn replaces(consumer: MemberId, who: &Identity, wish: &Wish, old: &Channel) -> bool {
     who.role != Role::Program
         && old.consumer == consumer
@@ -373,7 +376,8 @@ pub(super) fn verbs(service: &Service, domain: &str) -> Vec<String> {
     allowed.map_or_else(Vec::new, |verbs| verbs.iter().map(|verb| verb.as_str().to_owned()).collect())
 }
 
-/// The mounts that decide over the folders below `/srv` of a domain: each service's name, its path, and its verbs.
+/// The mounts that decide over the folders below `/srv` of a domain: each service's name, its path,
+/// and its verbs.
 fn mounts_of<'t>(topology: Option<&'t Topology>, domain: &str) -> Vec<(&'t str, &'t str, Vec<String>)> {
     let Some(topology) = topology else { return Vec::new() };
     let Some(found) = topology.domain(domain) else { return Vec::new() };

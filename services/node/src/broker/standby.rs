@@ -1,7 +1,9 @@
-//! Programs that stand by for the one that offers a service of kind `program`: who is next, and the move to one of them by order.
+//! Programs that stand by for the one that offers a service of kind `program`: who is next, and the
+//! move to one of them by order.
 //!
-//! The file names domains whose programs may offer a service as well (`backups`). Their offers wait here, in the order in which they came. When the program that
-//! offers has gone, or leaves because it is told to, the next one has the service, and is answered then.
+//! The file names domains whose programs may offer a service as well (`backups`). Their offers wait
+//! here, in the order in which they came. When the program that offers has gone, or leaves because
+//! it is told to, the next one has the service, and is answered then.
 
 use super::services::served;
 use super::{Broker, Identity, Inner, MemberId, Outgoing, Refusal, ServiceState, refuse};
@@ -10,9 +12,11 @@ use std::time::{Duration, Instant};
 use topology::{Service, ServiceKind};
 use wire::control::{Event, Reply};
 
-/// For so long a new daemon gives a service with backups to nobody but the program that had it from the daemon before: that one has the consumers.
+/// For so long a new daemon gives a service with backups to nobody but the program that had it from
+/// the daemon before: that one has the consumers.
 const SETTLE: Duration = Duration::from_secs(4);
-/// For so long a service that has just been declared waits for a program of its own domain, before a backup has it.
+/// For so long a service that has just been declared waits for a program of its own domain, before
+/// a backup has it.
 const PREFERENCE: Duration = Duration::from_secs(2);
 /// How long a program may take to leave by order: it answers what it has taken first.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,7 +65,8 @@ impl Broker {
         });
     }
 
-    /// Has the program that offers a service leave, so that one of the domain `to` has it. What it has taken it answers before that.
+    /// Has the program that offers a service leave, so that one of the domain `to` has it. What it
+    /// has taken it answers before that.
     ///
     /// # Errors
     /// What stands in the way, in words.
@@ -184,7 +189,8 @@ impl Inner {
         Ok(None)
     }
 
-    /// A backup is on the node of its service's domain: on other nodes it is looked for there alone.
+    /// A backup is on the node of its service's domain: on other nodes it is looked for there
+    /// alone.
     fn must_be_near(&self, who: &Identity, service: &Service) -> Result<(), Refusal> {
         let node = self.placed_on(&who.dc, service.domain.as_str());
         match node.filter(|node| *node != self.far_me()) {
@@ -236,7 +242,8 @@ impl Inner {
         Ok(None)
     }
 
-    /// Gives a free service to the next program that stands by for it: one of the domain that it moves to, else the first.
+    /// Gives a free service to the next program that stands by for it: one of the domain that it
+    /// moves to, else the first.
     pub(super) fn grant_service(&mut self, key: &(String, String)) {
         let (dc, name) = key;
         if self.server_of(dc, name).is_some() {

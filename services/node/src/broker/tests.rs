@@ -160,8 +160,9 @@ fn connections_and_channels_are_bounded_for_each_domain() {
     refused(&ask(&broker, &mut again, connect("dns", "api")), Errno::MFILE);
 }
 
-// A domain that asked for channels and let go of them, as fast as it could, once filled the outbox of a server that was not
-// fast enough: the server was cut off, and its service went down for everybody, five times in eight seconds.
+// A domain that asked for channels and let go of them, as fast as it could, once filled the outbox
+// of a server that was not fast enough: the server was cut off, and its service went down for
+// everybody, five times in eight seconds.
 #[test]
 fn a_server_is_not_cut_off_because_of_what_others_ask() {
     let broker = broker();

@@ -1,13 +1,14 @@
-//! Turns to have channels on their way to servers: so that no domain fills a server's outbox, and nobody waits for a
-//! program that does not read but those who want something of it.
+//! Turns to have channels on their way to servers: so that no domain fills a server's outbox, and
+//! nobody waits for a program that does not read but those who want something of it.
 
 use crate::broker::MAX_ATTACHES_PER_DOMAIN;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 
-/// The turns of one domain, or of one member at a private socket: some for all servers, which are ours and read what they are
-/// told, and some for each service that a program offers, which may do as it likes.
+/// The turns of one domain, or of one member at a private socket: some for all servers, which are
+/// ours and read what they are told, and some for each service that a program offers, which may do
+/// as it likes.
 #[derive(Debug)]
 pub(crate) struct Turns {
     servers: Arc<Semaphore>,

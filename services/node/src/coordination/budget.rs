@@ -1,15 +1,18 @@
-//! How fast one service may write: etcd keeps what was overwritten until it compacts, and a disk is shared.
+//! How fast one service may write: etcd keeps what was overwritten until it compacts, and a disk is
+//! shared.
 
 use std::time::{Duration, Instant};
 
-/// Bytes that one service may write in a second, over longer times: an hour of it fits into etcd's usual 2 GiB.
+/// Bytes that one service may write in a second, over longer times: an hour of it fits into etcd's
+/// usual 2 GiB.
 const BYTES_PER_SECOND: u64 = 512 * 1024;
 /// Bytes that it may write at once: a quarter of what it may keep.
 const BURST_BYTES: u64 = 2 * 1024 * 1024;
 /// The cost of each commit beside its bytes: a page of the engine.
 const COMMIT_BYTES: u64 = 1024;
 
-/// A bucket of bytes that fills with time. It may be in debt: the next one waits until that is paid.
+/// A bucket of bytes that fills with time. It may be in debt: the next one waits until that is
+/// paid.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// When the bucket will be full, if nothing is written.

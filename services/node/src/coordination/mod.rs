@@ -1,9 +1,12 @@
-//! Where the state of services of kind `coordination` is kept: in the registry, below `coordination/DC/SERVICE/`.
+//! Where the state of services of kind `coordination` is kept: in the registry, below
+//! `coordination/DC/SERVICE/`.
 //!
-//! A server has no access to the registry. It has a state connection (`docs/spec/coordination.md`), made for one service of one distributed container, over
-//! which it reads its records and commits changes of them; the prefix is put before each key here. A commit names the revision of the head that its server
-//! knows, so that of two servers one is superseded, whatever the network does. Each service has one commit under way at a time, so many bytes, and so many
-//! bytes in a second; no more than [`CALLS_AT_ONCE`] calls of all services occupy the threads that block.
+//! A server has no access to the registry. It has a state connection (`docs/spec/coordination.md`),
+//! made for one service of one distributed container, over which it reads its records and commits
+//! changes of them; the prefix is put before each key here. A commit names the revision of the head
+//! that its server knows, so that of two servers one is superseded, whatever the network does. Each
+//! service has one commit under way at a time, so many bytes, and so many bytes in a second; no
+//! more than [`CALLS_AT_ONCE`] calls of all services occupy the threads that block.
 
 mod budget;
 mod quota;
@@ -24,9 +27,11 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use wire::coordination::{Ask, MAX_STATE_PACKET_BYTES, Tell};
 
-/// Calls of the registry for all services that may be under way at a time: a quarter of the threads that block, so that domains are started meanwhile.
+/// Calls of the registry for all services that may be under way at a time: a quarter of the threads
+/// that block, so that domains are started meanwhile.
 const CALLS_AT_ONCE: usize = 4;
-/// Most services whose state is kept at a time: what they may hold together is a quarter of etcd's usual 2 GiB.
+/// Most services whose state is kept at a time: what they may hold together is a quarter of etcd's
+/// usual 2 GiB.
 const MAX_SERVICES: usize = 64;
 
 /// See the module.
@@ -43,7 +48,8 @@ fn prefix(dc: &str, service: &str) -> String {
     format!("coordination/{dc}/{service}/")
 }
 
-/// Name of the head below the prefix: no record is called so, because a record's key begins with a word and a slash.
+/// Name of the head below the prefix: no record is called so, because a record's key begins with a
+/// word and a slash.
 const HEAD: &str = "head";
 
 impl StateKeeper {
@@ -176,14 +182,16 @@ impl Kept {
             changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum();
         let pause = self.budget.pause(bytes + head.len(), Instant::now());
         if pause > Duration::ZERO {
-            // tidy(sleep): time itself is what is waited for, and no other service waits with this one.
+            // tidy(sleep): time itself is what is waited for, and no other service waits with this
+            // one.
             tokio::time::sleep(pause).await;
         }
         let mut all = vec![(key.clone(), Some(head.clone()))];
         all.extend(changes.iter().map(|(name, value)| (format!("{}{name}", self.prefix), value.clone())));
         let belief = if expected == 0 { Expected::Absent } else { Expected::Revision(expected) };
         let done = self.call(move |registry| match registry.write_if(&key, belief, &all) {
-            // It may be that this commit was made already, and only its answer was lost: the head names its writer.
+            // It may be that this commit was made already, and only its answer was lost: the head
+            // names its writer.
             Err(RegistryError::Conflict { .. }) => {
                 let found = registry.get(&key)?;
                 Ok(found.filter(|entry| entry.value == head).map(|entry| entry.revision))

@@ -22,7 +22,8 @@ impl Quota {
         Self { bytes: records.values().sum(), records }
     }
 
-    /// Whether all would still fit with these changes; if not, what to do. Removals are always taken.
+    /// Whether all would still fit with these changes; if not, what to do. Removals are always
+    /// taken.
     pub(super) fn check(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), String> {
         let (mut bytes, mut records) = (self.bytes, self.records.len());
         for (key, value) in changes {

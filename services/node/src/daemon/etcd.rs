@@ -1,11 +1,13 @@
-//! This node's member of the cluster's own etcd: kept while the cluster has one, and ended where it has none.
+//! This node's member of the cluster's own etcd: kept while the cluster has one, and ended where it
+//! has none.
 
 use crate::api::node::Node;
 use crate::etcd::{self, Keeper};
 use crate::membership::own_etcd;
 use std::sync::Arc;
 
-/// Takes up what an earlier daemon left, before anybody asks etcd. A member that belongs to no such cluster is ended.
+/// Takes up what an earlier daemon left, before anybody asks etcd. A member that belongs to no such
+/// cluster is ended.
 pub(super) async fn start(node: &Arc<Node>) {
     let ground = node.etcd_ground();
     let cluster = node.cluster.as_ref().filter(|cluster| cluster.config().etcd.own);
@@ -27,7 +29,8 @@ pub(super) async fn start(node: &Arc<Node>) {
     }
 }
 
-/// Ends the member with the daemon, unless other nodes live that need it: it goes on for them, and the next daemon finds it.
+/// Ends the member with the daemon, unless other nodes live that need it: it goes on for them, and
+/// the next daemon finds it.
 pub(super) async fn retire(node: &Node) {
     let (Some(keeper), Some(cluster)) = (node.etcd.get(), &node.cluster) else { return };
     let needed = cluster.nodes().iter().any(|member| member.alive && member.name != cluster.me());

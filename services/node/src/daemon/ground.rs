@@ -1,7 +1,8 @@
 //! The two directories that a node stands on: that they are its own, and belong together.
 //!
-//! Domains that are not desired are ended and cleared away below the run directory, and only the state directory has the desired ones. So a
-//! directory of somebody else's must not be taken for one of ours, nor the run directory of one node be paired with the state of another.
+//! Domains that are not desired are ended and cleared away below the run directory, and only the
+//! state directory has the desired ones. So a directory of somebody else's must not be taken for
+//! one of ours, nor the run directory of one node be paired with the state of another.
 
 use crate::base::place::Place;
 use std::fs;
@@ -11,10 +12,11 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Files that only a directory which a daemon has used, or a copy of its state, has: one of them is enough.
+/// Files that only a directory which a daemon has used, or a copy of its state, has: one of them is
+/// enough.
 const OURS: [&str; 3] = ["lock", "registry.redb", "partner"];
-/// The files that may be there before the first daemon came, or after everything else was removed: put there by `up`, by monitors, by `image pull` and
-/// `import` (`store`), by `image build`
+/// The files that may be there before the first daemon came, or after everything else was removed:
+/// put there by `up`, by monitors, by `image pull` and `import` (`store`), by `image build`
 /// (`guests`), and by people (`kernel`).
 const BEFORE: [&str; 7] = ["daemon.log", "daemon.log.1", "logs", "images", "store", "guests", "kernel"];
 /// In each of the two directories: which one is the other.
@@ -101,7 +103,8 @@ fn stranger_in(path: &Path) -> io::Result<Option<String>> {
 /// Pairs the two directories, which are both locked by now.
 ///
 /// # Errors
-/// [`GroundError::Foreign`] while domains run that another pair knows of; [`GroundError::Unusable`].
+/// [`GroundError::Foreign`] while domains run that another pair knows of;
+/// [`GroundError::Unusable`].
 pub(crate) fn pair(place: &Place) -> Result<(), GroundError> {
     let real = |path: &Path| {
         fs::canonicalize(path).map_err(|cause| GroundError::Unusable { path: path.to_owned(), cause })
@@ -190,7 +193,8 @@ mod tests {
         }
     }
 
-    // A daemon with a mistyped --state-dir once found nothing desired there, and ended every domain of the run directory.
+    // A daemon with a mistyped --state-dir once found nothing desired there, and ended every domain
+    // of the run directory.
     #[test]
     fn domains_of_another_pair_are_not_touched() {
         let folder = tempfile::tempdir().unwrap();

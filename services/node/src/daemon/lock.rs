@@ -44,8 +44,8 @@ pub enum LockError {
 }
 
 impl Lock {
-    /// As [`Lock::take`], but waits for a holder that is on its way out: `patience` at the most, and only until `stays` says that the
-    /// holder is there to stay.
+    /// As [`Lock::take`], but waits for a holder that is on its way out: `patience` at the most,
+    /// and only until `stays` says that the holder is there to stay.
     ///
     /// # Errors
     /// As for [`Lock::take`].
@@ -58,7 +58,8 @@ impl Lock {
             Err(held @ LockError::Held { .. }) => held,
             other => return other,
         };
-        // There is no lock with a deadline: a thread waits, which ends with the process if it waits in vain.
+        // There is no lock with a deadline: a thread waits, which ends with the process if it waits
+        // in vain.
         let (tell, locked) = std::sync::mpsc::channel();
         let path = folder.join("lock");
         std::thread::spawn(move || {

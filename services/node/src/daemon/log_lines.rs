@@ -1,4 +1,5 @@
-//! Lines of the daemon's log, written by a thread of their own: a disk that does not answer holds up the log and nobody else.
+//! Lines of the daemon's log, written by a thread of their own: a disk that does not answer holds
+//! up the log and nobody else.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -7,7 +8,8 @@ use std::time::Duration;
 
 /// Lines that may wait for the disk; those beyond are lost, and it is said how many.
 const MOST: usize = 4096;
-/// How long whoever writes a line waits until it is written, so that who is answered finds in the log what went before.
+/// How long whoever writes a line waits until it is written, so that who is answered finds in the
+/// log what went before.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// One line of the log, for a subscriber of events.

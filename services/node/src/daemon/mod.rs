@@ -35,8 +35,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Descriptors that the daemon may hold: some for each domain, one for each connection, ten for each channel that
-/// is being made, two for each pair of endpoints and for each buffer.
+/// Descriptors that the daemon may hold: some for each domain, one for each connection, ten for
+/// each channel that is being made, two for each pair of endpoints and for each buffer.
 const OPEN_FILES: u64 = 262_144;
 
 /// Connections to the metrics port that are served at a time.
@@ -59,7 +59,8 @@ pub struct Config {
     pub program: PathBuf,
     /// Also serve metrics at this loopback address.
     pub metrics: Option<SocketAddr>,
-    /// Leave the terminal's session, and say `ready` on the standard output when requests are taken.
+    /// Leave the terminal's session, and say `ready` on the standard output when requests are
+    /// taken.
     pub detached: bool,
 }
 
@@ -128,7 +129,8 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     }
     ground::own(&config.place.state_dir)?;
     ground::own(&config.place.run_dir)?;
-    // Whoever takes requests stays; whoever does not is about to end, to say why it can't start, or to take requests.
+    // Whoever takes requests stays; whoever does not is about to end, to say why it can't start, or
+    // to take requests.
     let stays = || std::os::unix::net::UnixStream::connect(config.place.admin_socket()).is_ok();
     let patience = if stays() { Duration::ZERO } else { PREDECESSOR_PATIENCE };
     let _state = Lock::take_within(&config.place.state_dir, patience, stays)?;
@@ -141,7 +143,8 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
         .build()
         .map_err(|cause| DaemonError::System { what: "make the event loop", cause })?;
     let served = runtime.block_on(serve(&config));
-    // What blocks now (a start that was under way) is not waited for: the next daemon finds what it left.
+    // What blocks now (a start that was under way) is not waited for: the next daemon finds what it
+    // left.
     runtime.shutdown_background();
     match served {
         Ok(Ended::Again) => Err(start_anew(&config.program)),
@@ -157,8 +160,9 @@ enum Ended {
     Again,
 }
 
-/// Becomes its own successor, who adopts what runs, as after any other end of a daemon. Returns only if it can't.
-/// The program's file may have been replaced since this daemon started, so it is named by the path that it had then.
+/// Becomes its own successor, who adopts what runs, as after any other end of a daemon. Returns
+/// only if it can't. The program's file may have been replaced since this daemon started, so it is
+/// named by the path that it had then.
 fn start_anew(program: &std::path::Path) -> DaemonError {
     use std::os::unix::process::CommandExt;
     let cause = std::process::Command::new(program).args(std::env::args_os().skip(1)).exec();
@@ -242,7 +246,8 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     ended
 }
 
-/// A service manager that started the daemon (`Type=notify` of systemd) learns that it takes requests.
+/// A service manager that started the daemon (`Type=notify` of systemd) learns that it takes
+/// requests.
 fn tell_service_manager() {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!(%error, "the service manager can't be told that the daemon takes requests");
@@ -255,7 +260,8 @@ async fn take_over_promises(node: &Node) {
     reservations::take_over(&node.book, move |name| domains.is_in_a_file(name)).await;
 }
 
-/// Takes this node's place in its cluster, if it belongs to one. The registry may be away: what runs goes on.
+/// Takes this node's place in its cluster, if it belongs to one. The registry may be away: what
+/// runs goes on.
 async fn take_place(node: &Arc<Node>) -> Result<Option<membership::Kept>, DaemonError> {
     let Some(cluster) = &node.cluster else { return Ok(None) };
     let at =
@@ -305,7 +311,8 @@ fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> 
     tokio::net::UnixListener::from_std(socket.into()).map_err(at)
 }
 
-/// Serves metrics to whoever is on this machine: to a bounded number at a time, each for a bounded time. Where another one comes, whoever waits longest goes.
+/// Serves metrics to whoever is on this machine: to a bounded number at a time, each for a bounded
+/// time. Where another one comes, whoever waits longest goes.
 async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), DaemonError> {
     let at = |cause| DaemonError::Listen { at: address.to_string(), cause };
     let listener = tokio::net::TcpListener::bind(address).await.map_err(at)?;

@@ -1,4 +1,5 @@
-//! The log of a daemon that `up` started: kept within bounds for as long as the daemon lives, since domains can cause lines in it.
+//! The log of a daemon that `up` started: kept within bounds for as long as the daemon lives, since
+//! domains can cause lines in it.
 
 use crate::base::KEPT;
 use std::fs::{self, File, Metadata};
@@ -27,7 +28,8 @@ pub(crate) async fn look_after(path: &Path) {
     }
 }
 
-/// Sets the log aside if `out` is that file and has more than `most` bytes; `replace` puts a new one in its place.
+/// Sets the log aside if `out` is that file and has more than `most` bytes; `replace` puts a new
+/// one in its place.
 fn bound(
     path: &Path,
     most: u64,

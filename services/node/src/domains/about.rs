@@ -4,7 +4,8 @@ use super::Domains;
 use serde_json::{Map, Value, json};
 use topology::{ServiceKind, Topology};
 
-/// The domain's description for the domain itself: no path of the node, no process number, no other domain.
+/// The domain's description for the domain itself: no path of the node, no process number, no other
+/// domain.
 pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
     let topology = node.topology(dc);
     let found = topology.as_ref().and_then(|topology| topology.domain(domain));
@@ -25,7 +26,8 @@ pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
     })
 }
 
-/// The channels that a domain may open, and the channels and services that its programs may offer, by name: nothing of who else may.
+/// The channels that a domain may open, and the channels and services that its programs may offer,
+/// by name: nothing of who else may.
 fn channels_about(node: &Domains, dc: &str, domain: &str, topology: &Topology) -> Map<String, Value> {
     let channels = topology.services.iter().filter(|service| service.kind() != ServiceKind::Socket);
     channels

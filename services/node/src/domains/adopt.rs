@@ -8,7 +8,8 @@ use domain::{Adopted, DomainId};
 use std::sync::Arc;
 use topology::Domain;
 
-/// Enters what was promised before this daemon came to the domains of all files, of what is `ours` to go on with.
+/// Enters what was promised before this daemon came to the domains of all files, of what is `ours`
+/// to go on with.
 pub(crate) async fn promises(node: &Arc<Domains>, ours: impl Fn(&str, &Domain) -> bool) {
     for dc in node.dcs() {
         let Some(topology) = node.topology(&dc) else { continue };
@@ -16,7 +17,8 @@ pub(crate) async fn promises(node: &Arc<Domains>, ours: impl Fn(&str, &Domain) -
         // What another node has, that one has promised.
         topology.domains.retain(|domain| ours(&dc, domain));
         if let Err(problem) = node.book.enter(&dc, Some(&topology), &node.layout.cgroup_name) {
-            // Such as on a node that has lost a processor: as many as it can keep; of the others the strict ones end.
+            // Such as on a node that has lost a processor: as many as it can keep; of the others
+            // the strict ones end.
             tracing::error!(dc, %problem, "what its file says can no longer be promised as a whole");
             for domain in topology.start_order() {
                 if let Err(why) = node.book.enter_one(&dc, domain, &node.layout.cgroup_name) {
@@ -27,12 +29,14 @@ pub(crate) async fn promises(node: &Arc<Domains>, ours: impl Fn(&str, &Domain) -
     }
 }
 
-/// Takes over every desired domain that runs and is `ours` to go on with, and sweeps whatever else is there.
+/// Takes over every desired domain that runs and is `ours` to go on with, and sweeps whatever else
+/// is there.
 pub(crate) async fn adopt(node: &Arc<Domains>, ours: impl Fn(&str, &Domain) -> bool) {
     let mut keep = Vec::new();
     for dc in node.dcs() {
         let Some(topology) = node.topology(&dc) else { continue };
-        // What another node has, or may have by now, is not taken over here: it is swept with the rest.
+        // What another node has, or may have by now, is not taken over here: it is swept with the
+        // rest.
         for domain in topology.domains.iter().filter(|domain| ours(&dc, domain)) {
             if let Some(id) = adopt_domain(node, &dc, domain).await {
                 keep.push(id);

@@ -1,4 +1,5 @@
-//! Changing what runs: `up` and `down`. One change of a distributed container at a time; each finishes, or restores what was before.
+//! Changing what runs: `up` and `down`. One change of a distributed container at a time; each
+//! finishes, or restores what was before.
 
 use super::Teller;
 use super::inside;
@@ -167,7 +168,8 @@ pub(crate) async fn begin_down(node: &Domains, dc: &str, teller: &Teller) -> Res
 
 /// A lock that keeps the promises of others from getting between those of a change.
 struct Promises {
-    /// A change that gives promises back keeps others from taking them until it is known that they need not be restored.
+    /// A change that gives promises back keeps others from taking them until it is known that they
+    /// need not be restored.
     given_back: Option<OwnedRwLockWriteGuard<()>>,
     /// A change that asks for more has its promises as soon as they are entered.
     asked: Option<OwnedRwLockReadGuard<()>>,
@@ -189,7 +191,8 @@ fn gives_back(before: Option<&Topology>, topology: &Topology) -> bool {
     promised.any(|before| topology.domain(&before.name).is_none_or(|after| after.reserve != before.reserve))
 }
 
-/// Enters what is promised by a file that is about to be in force, and is not written down before it is.
+/// Enters what is promised by a file that is about to be in force, and is not written down before
+/// it is.
 async fn begin(node: &Arc<Domains>, dc: &str, topology: Option<&Topology>) -> Result<(), Problem> {
     let (node, dc, topology) = (Arc::clone(node), dc.to_owned(), topology.cloned());
     let begin = move || node.book.begin(&dc, topology.as_ref(), &node.layout.cgroup_name);
@@ -264,8 +267,8 @@ pub(crate) fn dc_of(text: &str) -> String {
     blind.map_or_else(|_| String::new(), |topology| topology.name.as_str().to_owned())
 }
 
-/// Adds the domains that the plan leaves as they are, but which do not run because they could not be kept running, or somebody
-/// stopped them.
+/// Adds the domains that the plan leaves as they are, but which do not run because they could not
+/// be kept running, or somebody stopped them.
 fn with_failed_ones(node: &Domains, mut plan: Plan, topology: &Topology) -> Plan {
     let touched = |step: &Step, domain: &Domain| match step {
         Step::Start { domain: other } | Step::Stop { domain: other } => other.name == domain.name,
@@ -341,8 +344,8 @@ async fn execute(
     Ok(())
 }
 
-/// The steps of a plan, in turns: those that end domains one after the other are one turn, each other step is one by itself. With the
-/// place of each turn's first step in the plan.
+/// The steps of a plan, in turns: those that end domains one after the other are one turn, each
+/// other step is one by itself. With the place of each turn's first step in the plan.
 fn turns(steps: &[Step]) -> impl Iterator<Item = (usize, &[Step])> {
     let is_stop = |step: &Step| matches!(step, Step::Stop { .. });
     let together = move |one: &Step, other: &Step| is_stop(one) && is_stop(other);
@@ -402,7 +405,8 @@ impl Turn<'_> {
     }
 }
 
-/// Ends domains, each as soon as those that stand on it have ended. A domain that takes its time holds up only those on which it stands.
+/// Ends domains, each as soon as those that stand on it have ended. A domain that takes its time
+/// holds up only those on which it stands.
 fn stop_together(
     node: &Arc<Domains>,
     dc: &str,
@@ -451,7 +455,8 @@ fn worth_saying(node: &Domains, step: &Step) -> Option<String> {
     Some(format!("{} is emulated, which is several times slower: {why}", domain.name))
 }
 
-/// Does one step. Where `change` is to end, a start is not waited for any longer; whatever ends is waited for.
+/// Does one step. Where `change` is to end, a start is not waited for any longer; whatever ends is
+/// waited for.
 async fn perform(node: &Arc<Domains>, dc: &str, step: &Step, change: Option<&Change>) -> Result<(), String> {
     match step {
         Step::Stop { domain } => {
@@ -483,7 +488,8 @@ async fn perform(node: &Arc<Domains>, dc: &str, step: &Step, change: Option<&Cha
     }
 }
 
-/// Puts a change into effect as far as it is this node's in a cluster: whatever is to be started is left to who follows.
+/// Puts a change into effect as far as it is this node's in a cluster: whatever is to be started is
+/// left to who follows.
 pub(crate) async fn follow_plan(node: &Arc<Domains>, dc: &str, plan: &Plan) {
     let nobody = Teller::nobody();
     for (first, steps) in turns(&plan.steps) {
@@ -593,8 +599,8 @@ pub(crate) async fn down(node: Arc<Domains>, request: DownRequest, teller: Telle
 }
 
 pub(crate) fn targets(node: &Domains, request: &DownRequest) -> Result<Vec<String>, Problem> {
-    // Where there is none, nothing is to be done: whoever says `down` twice means the same both times.
-    // What is on its way for the first time is meant, too.
+    // Where there is none, nothing is to be done: whoever says `down` twice means the same both
+    // times. What is on its way for the first time is meant, too.
     let coming = node.changes.under_way();
     let mut known = node.dcs();
     known.extend(coming.iter().filter(|dc| !known.contains(dc)).cloned().collect::<Vec<_>>());
@@ -656,7 +662,8 @@ pub(crate) async fn remove_traces(node: &Arc<Domains>, dc: &str) {
     }
 }
 
-/// After a start: what is desired and does not run is started; what can't be is left to its restart policy and told.
+/// After a start: what is desired and does not run is started; what can't be is left to its restart
+/// policy and told.
 pub(crate) async fn restore(node: Arc<Domains>) {
     for dc in node.dcs() {
         tokio::spawn(restore_one(Arc::clone(&node), dc));

@@ -1,6 +1,6 @@
-//! Turns of changes: one change of each distributed container at a time, and nobody waits for a change of another one. A waiting
-//! change is
-//! told for whom it waits, and a change that is under way can be ended.
+//! Turns of changes: one change of each distributed container at a time, and nobody waits for a
+//! change of another one. A waiting change is told for whom it waits, and a change that is under
+//! way can be ended.
 
 use super::Teller;
 use crate::admin::{Code, Problem, Progress};
@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, watch};
 
-/// Changes that are under way or wait, on the whole node: far more than people and programs type at once.
+/// Changes that are under way or wait, on the whole node: far more than people and programs type at
+/// once.
 const MAX_CHANGES: usize = 256;
 
 /// Why a change ends before it is done.
@@ -47,9 +48,11 @@ pub(crate) struct Wish {
 /// The changes of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Held together with others by each change of a distributed container, and alone by what is about all of them.
+    /// Held together with others by each change of a distributed container, and alone by what is
+    /// about all of them.
     whole: Arc<RwLock<()>>,
-    /// Held alone by a change that gives promises back which it may have to restore, and for a moment by one that makes new ones.
+    /// Held alone by a change that gives promises back which it may have to restore, and for a
+    /// moment by one that makes new ones.
     promises: Arc<RwLock<()>>,
     inner: Mutex<Inner>,
 }
@@ -182,7 +185,8 @@ impl Changes {
         names
     }
 
-    /// The changes under way and those that wait, in the order in which they came, for the state tree.
+    /// The changes under way and those that wait, in the order in which they came, for the state
+    /// tree.
     pub(crate) fn rows(&self) -> Vec<serde_json::Value> {
         let row = |known: &Known| {
             serde_json::json!({

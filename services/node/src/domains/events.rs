@@ -1,4 +1,5 @@
-//! Events of domains and distributed containers, for those who look or listen: the last of them are kept, in memory.
+//! Events of domains and distributed containers, for those who look or listen: the last of them are
+//! kept, in memory.
 
 use crate::admin::Event;
 use std::collections::VecDeque;
@@ -6,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// Events that are kept: some hours of a node on which little happens, and less memory than one domain's log takes.
+/// Events that are kept: some hours of a node on which little happens, and less memory than one
+/// domain's log takes.
 const KEPT: usize = 1024;
 /// Longest reason that is kept of one, in characters.
 const REASON_CHARS: usize = 512;

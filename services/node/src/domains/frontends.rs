@@ -1,7 +1,7 @@
 //! Frontends: how the daemon starts one, and what it hands over.
 //!
-//! The daemon hands over a [`frontend::Launch`]; the frontend does nothing before it has that, and by then the daemon has put
-//! it into the domain's cgroup.
+//! The daemon hands over a [`frontend::Launch`]; the frontend does nothing before it has that, and
+//! by then the daemon has put it into the domain's cgroup.
 
 use super::Domains;
 use super::handover;
@@ -44,7 +44,8 @@ pub(crate) fn cgroup(node: &Domains, dc: &str, name: &str) -> Result<String, Str
     Ok(format!("{}/{}", paths.cgroup, Part::Frontend.name()))
 }
 
-/// A domain's frontend: a process of ours beside a container, or one that the agent in a guest runs.
+/// A domain's frontend: a process of ours beside a container, or one that the agent in a guest
+/// runs.
 #[derive(Debug)]
 pub(crate) enum Frontend {
     Here(Process),
@@ -101,14 +102,16 @@ impl InGuest {
     async fn wanted(&self) -> End {
         let lacks = |machine: Option<&Machine>| {
             let Some((machine, member)) = machine.and_then(|m| Some((m, m.member?))) else { return false };
-            // A machine that has connected anew may never have heard what the connection before was told.
+            // A machine that has connected anew may never have heard what the connection before was
+            // told.
             self.told.is_none_or(|(told, ends)| told != member || machine.frontend_ends > ends)
         };
         self.broker.machine_where(&self.dc, &self.domain, lacks).await;
         if self.told.is_none() { End::First } else { End::Died }
     }
 
-    /// Tells the machine to have the guest run one. `pid`: the machine process, through which all of the guest speaks.
+    /// Tells the machine to have the guest run one. `pid`: the machine process, through which all
+    /// of the guest speaks.
     pub(crate) fn tell(&mut self, node: &Arc<Domains>, domain: &Domain, pid: u32) -> Result<(), String> {
         let Some((member, ends)) = self
             .broker
@@ -151,7 +154,8 @@ fn admit(
         .map_err(|e| format!("the frontend's control socket can't be watched: {e}"))
 }
 
-/// A frontend that runs on this node. Dropped, it is left alone: it ends with its mount or its cgroup, and outlives the daemon.
+/// A frontend that runs on this node. Dropped, it is left alone: it ends with its mount or its
+/// cgroup, and outlives the daemon.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Option<Child>,
@@ -205,7 +209,8 @@ impl Process {
         frontend::send_launch(&ours, order(dc, domain, successor), handed)
             .map_err(|e| format!("the frontend did not take its order: {e}"))?;
         admit(node, dc, name, Role::Entrances, pid, our_entrances)?;
-        // Only then does it know what to show: a program that looks at once shall find its services.
+        // Only then does it know what to show: a program that looks at once shall find its
+        // services.
         if let Some(member) = admit(node, dc, name, Role::Frontend, pid, ours)?
             && tokio::time::timeout(INTRODUCTION_PATIENCE, node.broker.introduced(member)).await.is_err()
         {
@@ -229,8 +234,8 @@ impl Process {
         }
     }
 
-    /// Comes back when it has ended and somebody has to take its place. One that ended by itself found its mount gone: the
-    /// domain is ending, and no successor could do better.
+    /// Comes back when it has ended and somebody has to take its place. One that ended by itself
+    /// found its mount gone: the domain is ending, and no successor could do better.
     async fn ended(&mut self) {
         if let Err(error) = self.ended.readable().await {
             tracing::error!(%error, "the end of a frontend can't be awaited");
@@ -247,7 +252,8 @@ impl Drop for Process {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let ended = Arc::clone(&self.ended);
-        // Nobody but its parent can reap it. Without a loop the daemon is ending, and init does that.
+        // Nobody but its parent can reap it. Without a loop the daemon is ending, and init does
+        // that.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if ended.readable().await.is_ok() {

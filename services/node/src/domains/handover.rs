@@ -1,6 +1,8 @@
-//! The hand-over from one incarnation of a domain to the next one: a file for each domain in the run directory, which its frontend shows as `/srv/self/handover`.
+//! The hand-over from one incarnation of a domain to the next one: a file for each domain in the
+//! run directory, which its frontend shows as `/srv/self/handover`.
 //!
-//! It outlives the domain and the daemon, and ends with the distributed container, or with the node.
+//! It outlives the domain and the daemon, and ends with the distributed container, or with the
+//! node.
 
 use super::Domains;
 use domain::Layout;

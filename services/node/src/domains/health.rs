@@ -1,4 +1,5 @@
-//! Whether a domain that is up still does what it should: a command of its own is asked again and again.
+//! Whether a domain that is up still does what it should: a command of its own is asked again and
+//! again.
 
 use super::Domains;
 use super::supervisor::Supervised;
@@ -16,19 +17,24 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::task::JoinHandle;
 use topology::{Domain, Health, Liveness, Standing};
 
-/// A variable that every process of a check has, by which what hangs is found, its children included.
+/// A variable that every process of a check has, by which what hangs is found, its children
+/// included.
 const MARK: &str = "TOMBOLO_HEALTH_CHECK";
 /// How much of what a check writes is looked at, in bytes: the end of it.
 const OUTPUT_BYTES: usize = 4096;
 /// How much of that is told, in characters: a line.
 const TOLD_CHARS: usize = 200;
-/// How long what a check wrote is awaited after its end: whoever has left a child that holds its output is not waited for.
+/// How long what a check wrote is awaited after its end: whoever has left a child that holds its
+/// output is not waited for.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// How much longer than we the helper waits that runs a check: it ends by itself where no daemon is left to end it.
+/// How much longer than we the helper waits that runs a check: it ends by itself where no daemon is
+/// left to end it.
 const HELPER_SLACK: Duration = Duration::from_secs(1);
-/// How long it may take to look through the processes of a domain: some milliseconds, unless one of them keeps its memory from being read.
+/// How long it may take to look through the processes of a domain: some milliseconds, unless one of
+/// them keeps its memory from being read.
 const FIND_PATIENCE: Duration = Duration::from_secs(3);
-/// How often a domain is looked through for what a check has left: who forks meanwhile is seen the next time.
+/// How often a domain is looked through for what a check has left: who forks meanwhile is seen the
+/// next time.
 const SWEEPS: usize = 8;
 
 /// The health of a domain as it is known, for those who look.
@@ -156,7 +162,8 @@ async fn check(node: &Arc<Domains>, me: &Supervised, health: &Health) -> Result<
         Ok(Err(error)) => format!("it can't be awaited: {error}"),
         Err(_) => {
             end_left(node, me).await;
-            // The helper takes with it what a runtime has begun in a domain without room; killed, it could not.
+            // The helper takes with it what a runtime has begun in a domain without room; killed,
+            // it could not.
             let _ended = tokio::time::timeout(2 * HELPER_SLACK, child.wait()).await;
             // Only where it has ended since then is there nothing to end.
             let _gone = child.kill().await;
@@ -187,7 +194,8 @@ fn last_line(said: &[u8]) -> Option<String> {
     Some(line.chars().take(TOLD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
-/// Kills what is left of a check in its domain. A guest's own agent does so in a guest, when whoever asked is gone.
+/// Kills what is left of a check in its domain. A guest's own agent does so in a guest, when
+/// whoever asked is gone.
 async fn end_left(node: &Arc<Domains>, me: &Supervised) {
     for _ in 0..SWEEPS {
         let (of, dc, name) = (Arc::clone(node), me.dc.clone(), me.name.clone());
@@ -221,8 +229,8 @@ async fn end_marked(program: &Path, pids: Vec<u32>) -> Result<usize, String> {
     if processes.is_empty() {
         return Ok(0);
     }
-    // What a process has in its memory can be a file of its own tenant's server, who never answers: a process of ours waits for that, and no
-    // thread of the daemon.
+    // What a process has in its memory can be a file of its own tenant's server, who never answers:
+    // a process of ours waits for that, and no thread of the daemon.
     let mut finder = tokio::process::Command::new(program);
     finder.arg(MARKED_ROLE).args(processes.keys().map(u32::to_string)).env_clear().stdin(Stdio::null());
     finder.stderr(Stdio::null()).kill_on_drop(true);

@@ -8,7 +8,8 @@ use std::path::Path;
 /// The programs that containers need one of.
 const RUNTIMES: [&str; 2] = ["runc", "crun"];
 
-/// The machine, as far as it decides what a node can do. `wake_ns`: what a wake-up across processors costs.
+/// The machine, as far as it decides what a node can do. `wake_ns`: what a wake-up across
+/// processors costs.
 pub(crate) fn report(layout: &Layout, wake_ns: Option<u32>) -> Value {
     let uname = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();

@@ -1,4 +1,5 @@
-//! One incarnation of a domain: its processes and descriptors, from the first folder to the last word.
+//! One incarnation of a domain: its processes and descriptors, from the first folder to the last
+//! word.
 
 use super::Domains;
 use super::frontends::{End, Frontend, InGuest, Process};
@@ -34,10 +35,11 @@ const CONTROL_SOCKET: &str = "control.sock";
 const KEPT_FUSE: usize = 0;
 /// The index of the frontend's ledger.
 const KEPT_LEDGER: usize = 1;
-/// Where the sockets of the entrances begin: those that the domain has, in the order of [`Entrances::descriptors`].
+/// Where the sockets of the entrances begin: those that the domain has, in the order of
+/// [`Entrances::descriptors`].
 const KEPT_ENTRANCES: usize = 2;
-/// The prefix of the name of the memory that a domain has with a service, before the service's name: by it an adopting daemon tells them
-/// apart.
+/// The prefix of the name of the memory that a domain has with a service, before the service's
+/// name: by it an adopting daemon tells them apart.
 const MEMORY_NAME: &str = "tombolo-memory:";
 /// A frontend that ends again so soon is replaced after a pause.
 const FRONTEND_SETTLED: Duration = Duration::from_secs(5);
@@ -112,7 +114,8 @@ pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
     node.broker.forget_machine(dc, domain.name.as_str());
     let door = open_door(node, dc, domain).await?;
     if let domain::Root::Image { path, tag } = &spec.root {
-        // It is there since the file was admitted, but after a power cut, say. Unpacking takes minutes, and nobody else's start waits for it.
+        // It is there since the file was admitted, but after a power cut, say. Unpacking takes
+        // minutes, and nobody else's start waits for it.
         let (node, path, tag) = (Arc::clone(node), path.clone(), tag.clone());
         let unpacked = move || domain::unpack_image(&node.layout, &path, tag.as_deref());
         UNPACKING.run(unpacked).await?.map_err(said)?;
@@ -194,7 +197,8 @@ async fn furnish(
     Ok((held, frontend, relay))
 }
 
-/// Makes the memory that a domain has with each service that it mounts, where the file says that there is some.
+/// Makes the memory that a domain has with each service that it mounts, where the file says that
+/// there is some.
 fn memories(node: &Domains, dc: &str, domain: &Domain) -> Result<BTreeMap<String, OwnedFd>, String> {
     let Some(topology) = node.topology(dc) else { return Ok(BTreeMap::new()) };
     let mounts = domain.services.iter().filter_map(|mount| topology.service(mount.service.as_str()));
@@ -348,7 +352,8 @@ async fn open_door(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Ope
     Ok(OpenDoor { task, init })
 }
 
-/// Makes the folder of a domain's file trees, and the place where the domain sees it. Only root looks into it on the node.
+/// Makes the folder of a domain's file trees, and the place where the domain sees it. Only root
+/// looks into it on the node.
 fn make_files_folder(files: &std::path::Path, inside: &std::path::Path) -> Result<(), String> {
     domain::make_folder(&inside.join(spec::FILES), 0o755).map_err(said)?;
     let of_dc = files.parent().unwrap_or(files);
@@ -447,7 +452,8 @@ pub(crate) async fn adopt(
     Incarnation::new(node, running, Some(held), (Frontend::Here(frontend), relay), door)
 }
 
-/// Ends the frontends that the earlier daemon left: there is one at a time, and its end of the private socket is lost.
+/// Ends the frontends that the earlier daemon left: there is one at a time, and its end of the
+/// private socket is lost.
 async fn end_frontends(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<(), String> {
     let cgroup = super::frontends::cgroup(node, dc, domain.name.as_str())?;
     let node = Arc::clone(node);
@@ -552,7 +558,8 @@ impl Incarnation {
         self.since
     }
 
-    /// How long its program has run: of a machine, its guest's command. That it takes long to boot is no success.
+    /// How long its program has run: of a machine, its guest's command. That it takes long to boot
+    /// is no success.
     pub(crate) fn ran(&self, node: &Domains) -> Duration {
         let id = self.running.id();
         if self.running.spec().machine.is_none() {
@@ -583,7 +590,8 @@ impl Incarnation {
         }
     }
 
-    /// After the end of a relay, or the pause behind it: another one. Its connections are over, and new ones go on.
+    /// After the end of a relay, or the pause behind it: another one. Its connections are over, and
+    /// new ones go on.
     pub(crate) async fn replace_relay(&mut self, node: &Arc<Domains>, domain: &Domain) -> Result<(), String> {
         if let RelayPlace::Here(relay) = &self.relay {
             // One that ends again so soon must not be started in a loop.
@@ -619,7 +627,8 @@ impl Incarnation {
         Ok(())
     }
 
-    /// As [`Self::follow_services`], in a guest: what runs there takes the next order, or is told to end.
+    /// As [`Self::follow_services`], in a guest: what runs there takes the next order, or is told
+    /// to end.
     async fn follow_in_guest(&mut self, node: &Arc<Domains>, domain: &Domain) -> Result<(), String> {
         let dc = self.running.id().dc.clone();
         let has_none = matches!(self.relay, RelayPlace::None | RelayPlace::Booting(..));
@@ -680,7 +689,8 @@ impl Incarnation {
         self.end_within(grace).await;
     }
 
-    /// Asks the domain to end, and kills it when its time is over. While it has time, no thread waits: many that take theirs hold up nobody.
+    /// Asks the domain to end, and kills it when its time is over. While it has time, no thread
+    /// waits: many that take theirs hold up nobody.
     async fn end_within(&self, grace: Duration) {
         let id = self.running.id();
         // The guest has as long as the file says; then its machine ends it, and says so.
@@ -718,7 +728,8 @@ impl Incarnation {
         self.early_ends = if settled { 0 } else { self.early_ends.saturating_add(1) };
         if self.early_ends > 1 {
             let factor = 1_u32 << (self.early_ends - 2).min(16);
-            // tidy(sleep): a pause is what is wanted here: a frontend that dies at once must not be started in a loop.
+            // tidy(sleep): a pause is what is wanted here: a frontend that dies at once must not be
+            // started in a loop.
             tokio::time::sleep(FRONTEND_PAUSE.saturating_mul(factor).min(MAX_FRONTEND_PAUSE)).await;
         }
         self.last_attempt = Instant::now();
@@ -770,7 +781,8 @@ fn has_booted(machine: Option<&Machine>) -> bool {
     machine.is_some_and(|machine| machine.member.is_some() && machine.state != GuestState::Booting)
 }
 
-/// Removes the remains of an incarnation that ended: mounts, cgroups, its frontend. The log and the status stay.
+/// Removes the remains of an incarnation that ended: mounts, cgroups, its frontend. The log and the
+/// status stay.
 async fn remove_incarnation(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
     node.broker.forget_machine(dc, name);
     let paths = node.layout.domain(dc, name).map_err(said)?;

@@ -1,7 +1,9 @@
-//! Files beside the control socket of a domain for its programs: the preload library, and channels and endpoints for C and Python.
+//! Files beside the control socket of a domain for its programs: the preload library, and channels
+//! and endpoints for C and Python.
 //!
-//! There is one copy of each file in the run directory, and a link to it for each domain. A copy that is no longer what the node
-//! has is replaced, never written to: programs that have the old one keep it whole.
+//! There is one copy of each file in the run directory, and a link to it for each domain. A copy
+//! that is no longer what the node has is replaced, never written to: programs that have the old
+//! one keep it whole.
 
 use super::Domains;
 use super::spec;
@@ -20,12 +22,14 @@ use topology::{Domain, ServiceKind, Step, Topology};
 const LIBRARY: &str = "libtombolo.so";
 /// The same by the name that programs ask the loader for: in the run directory, and in the domain.
 const LIBRARY_FOR_THE_LOADER: &str = "libtombolo.so.0";
-/// The folder that goes into `PYTHONPATH` in a domain; the same name in the run directory has the copies.
+/// The folder that goes into `PYTHONPATH` in a domain; the same name in the run directory has the
+/// copies.
 const PYTHON: &str = "python";
 /// The package in there.
 const PACKAGE: &str = "tombolo";
 
-/// The socket of the domain's clients of 9P, where its file asks for one; one of an earlier incarnation goes.
+/// The socket of the domain's clients of 9P, where its file asks for one; one of an earlier
+/// incarnation goes.
 pub(crate) fn ninep_socket(inside: &Path, wanted: bool) -> io::Result<Option<OwnedFd>> {
     if wanted {
         return control::listen(inside, spec::NINEP_SOCKET, SocketType::STREAM, 0o666).map(Some);
@@ -47,8 +51,9 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Selects a domain's libraries by its topology: the preload library if it asks for it; the library of channels and endpoints if it takes part in a
-    /// channel, or its program serves files, or if there are endpoints, since any program may bind one.
+    /// Selects a domain's libraries by its topology: the preload library if it asks for it; the
+    /// library of channels and endpoints if it takes part in a channel, or its program serves
+    /// files, or if there are endpoints, since any program may bind one.
     pub(crate) fn by(topology: &Topology, domain: &Domain) -> Self {
         let name = domain.name.as_str();
         let has_channel = topology.services.iter().any(|service| {
@@ -75,7 +80,8 @@ pub(crate) fn place(layout: &Layout, inside: &Path, wanted: Wanted) -> Result<()
     Ok(())
 }
 
-/// After a step that changes who takes part in a channel or serves files, or the endpoints: gives the files to those that run already.
+/// After a step that changes who takes part in a channel or serves files, or the endpoints: gives
+/// the files to those that run already.
 pub(crate) async fn follow(node: &Domains, dc: &str, step: &Step) -> Result<(), String> {
     let service = match step {
         Step::AddService { service } | Step::UpdateService { after: service, .. } => Some(&service.name),
@@ -116,7 +122,8 @@ fn place_preload(layout: &Layout, inside: &Path) -> Result<(), String> {
     link(&copy, &inside.join(spec::PRELOAD_LIBRARY))
 }
 
-/// Nothing where the node has no such library: it is for those who want it, and a domain may have one of its own.
+/// Nothing where the node has no such library: it is for those who want it, and a domain may have
+/// one of its own.
 fn place_library(layout: &Layout, inside: &Path) -> Result<(), String> {
     let source = layout.program.with_file_name(LIBRARY);
     let there = match fs::metadata(&source) {
@@ -147,8 +154,8 @@ fn folder(path: &Path) -> Result<(), String> {
         .map_err(|e| at("make", path, &e))
 }
 
-/// Copies a library, unless the copy is the one of this file: a copy has the time of what it was copied from, so that an older file
-/// that takes the place of a newer one is seen, too.
+/// Copies a library, unless the copy is the one of this file: a copy has the time of what it was
+/// copied from, so that an older file that takes the place of a newer one is seen, too.
 fn copy_anew(source: &Path, there: &Metadata, copy: &Path) -> Result<(), String> {
     let same = |old: Metadata| {
         old.len() == there.len() && (old.mtime(), old.mtime_nsec()) == (there.mtime(), there.mtime_nsec())
@@ -179,7 +186,8 @@ fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Resul
     let new = path.with_extension("new");
     remove(&new)?;
     make(&new)?;
-    // Where the run directory is on a disk, a copy is told from a torn one by its length and time alone.
+    // Where the run directory is on a disk, a copy is told from a torn one by its length and time
+    // alone.
     File::open(&new)?.sync_all()?;
     fs::set_permissions(&new, Permissions::from_mode(0o644))?;
     fs::rename(&new, path)

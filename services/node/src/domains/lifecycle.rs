@@ -27,7 +27,8 @@ pub(crate) async fn try_act(
     let failed =
         |why: String| Problem::new(Code::Failed, format!("could not {} {dc}/{name}: {why}", act.verb()));
     let begun = Instant::now();
-    // A signal changes nothing that is desired: what follows is as if the program had had it from anybody else.
+    // A signal changes nothing that is desired: what follows is as if the program had had it from
+    // anybody else.
     if let Act::Kill { signal } = act {
         supervised(node, dc, name)?.signal(signal).await.map_err(failed)?;
         return Ok(format!("{dc}/{name} was sent signal {signal}"));

@@ -1,5 +1,5 @@
-//! The owner of the listening socket that answers at an address: a port that somebody else held already must not make a
-//! domain look ready.
+//! The owner of the listening socket that answers at an address: a port that somebody else held
+//! already must not make a domain look ready.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -18,7 +18,8 @@ pub(crate) enum Holder {
     Unknown,
 }
 
-/// Returns the owner of the socket that listens at `address`, in the namespace of the network that this process is in.
+/// Returns the owner of the socket that listens at `address`, in the namespace of the network that
+/// this process is in.
 pub(crate) fn holder(address: SocketAddr, ours: &[u32]) -> Holder {
     holder_of(&sockets_at(&|bound| reaches(bound, address)), ours)
 }
@@ -63,7 +64,8 @@ fn listening_in(table: &str, wanted: &dyn Fn(SocketAddr) -> bool) -> Vec<u64> {
     table.lines().skip(1).filter_map(of_line).collect()
 }
 
-/// An address as the kernel prints it: 32-bit words in hexadecimal, each in the byte order of the machine.
+/// An address as the kernel prints it: 32-bit words in hexadecimal, each in the byte order of the
+/// machine.
 fn parse(text: &str) -> Option<IpAddr> {
     let words: Option<Vec<u32>> = text
         .as_bytes()

@@ -1,4 +1,5 @@
-//! A domain of kind `vm`: what the node finds for its machine, and the container that the machine process runs in.
+//! A domain of kind `vm`: what the node finds for its machine, and the container that the machine
+//! process runs in.
 
 use super::Domains;
 use super::spec;
@@ -35,10 +36,12 @@ const GUEST_DISK: &str = "/dev/vda";
 const GUEST_FILE_SYSTEM: &str = "ext4";
 /// The guest's address in QEMU's user network, and the node in it (QEMU's defaults).
 const USER_NETWORK: (&str, &str) = ("10.0.2.15/24", "10.0.2.2");
-/// Beside the guest's own time to end: what the machine process takes to switch it off, and to say how it ended.
+/// Beside the guest's own time to end: what the machine process takes to switch it off, and to say
+/// how it ended.
 pub(crate) const WIND_UP: Duration = Duration::from_secs(5);
 
-/// The node's finds for a machine: the same for as long as the machine runs, whatever is found later.
+/// The node's finds for a machine: the same for as long as the machine runs, whatever is found
+/// later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     qemu: PathBuf,
@@ -74,7 +77,8 @@ pub(crate) async fn find(node: &Arc<Domains>, domain: &Domain, machine: &Machine
     .await?
 }
 
-/// Whether KVM works here. It is tried once in the life of a daemon: a KVM that does not work takes its time to say so.
+/// Whether KVM works here. It is tried once in the life of a daemon: a KVM that does not work takes
+/// its time to say so.
 fn try_kvm<'n>(node: &'n Domains, qemu: &Path) -> &'n Result<(), String> {
     node.kvm.get_or_init(|| {
         let works = machine::probe_kvm(&node.layout.program, qemu).map_err(|error| error.to_string());
@@ -97,7 +101,8 @@ fn decide(wanted: Accel, kvm: &Result<(), String>) -> Result<machine::Accel, Str
     }
 }
 
-/// Why a machine whose file leaves the choice to the node is emulated, where it is; none before the first one was started.
+/// Why a machine whose file leaves the choice to the node is emulated, where it is; none before the
+/// first one was started.
 pub(crate) fn emulated_because(node: &Domains, domain: &Domain) -> Option<String> {
     let chosen = domain.machine.as_ref().is_some_and(|machine| machine.accel == Accel::Auto);
     node.kvm.get().filter(|_| chosen)?.as_ref().err().cloned()
@@ -127,7 +132,8 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// QEMU runs as root without capabilities: what root may open only because it is root, QEMU may not.
+/// QEMU runs as root without capabilities: what root may open only because it is root, QEMU may
+/// not.
 fn check_files(machine: &Machine) -> Result<(), String> {
     let kernel = match &machine.kernel {
         MachineKernel::Files { kernel, initramfs } => [Some(kernel), initramfs.as_ref()],
@@ -166,7 +172,8 @@ impl Found {
         self.qemu.starts_with(SYSTEM)
     }
 
-    /// Returns the finds of an earlier daemon for a machine that runs. `None`: it is not such a machine.
+    /// Returns the finds of an earlier daemon for a machine that runs. `None`: it is not such a
+    /// machine.
     pub(crate) fn of(running: &DomainSpec) -> Option<Self> {
         let order: MachineOrder = serde_json::from_value(running.machine.as_ref()?.order.clone()).ok()?;
         let source = |target: &str| {

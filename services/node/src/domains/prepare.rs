@@ -1,4 +1,5 @@
-//! Prerequisites of a change, made or looked at before it stops anything: machines' kernels and images, ports.
+//! Prerequisites of a change, made or looked at before it stops anything: machines' kernels and
+//! images, ports.
 
 use super::listener::{Holder, holder, in_the_way};
 use super::{Domains, machines, spec};
@@ -42,7 +43,8 @@ fn ended(plan: &Plan) -> BTreeSet<&str> {
     ended.collect()
 }
 
-/// Refuses ports of the node's network that the file names and somebody holds who does not end with this change.
+/// Refuses ports of the node's network that the file names and somebody holds who does not end with
+/// this change.
 fn ports(node: &Domains, dc: &str, plan: &Plan) -> Result<(), Problem> {
     let ended = ended(plan);
     let own = |name: &str| domain::pids_of(&node.layout, dc, name).unwrap_or_default();
@@ -79,7 +81,8 @@ fn ports(node: &Domains, dc: &str, plan: &Plan) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Returns the obstacles on this node to a domain that is to come from another one, reason by reason; with `unpack`, its image is ready afterwards.
+/// Returns the obstacles on this node to a domain that is to come from another one, reason by
+/// reason; with `unpack`, its image is ready afterwards.
 pub(crate) async fn obstacles(node: &Arc<Domains>, dc: &str, name: &str, unpack: bool) -> Vec<String> {
     let topology = node.topology(dc);
     let Some(domain) = topology.as_ref().and_then(|topology| topology.domain(name)).cloned() else {
@@ -130,8 +133,8 @@ fn published(domain: &Domain, ours: &[u32]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Refuses a file that publishes at an address of this node that somebody has who is not of its distributed container. For `check`, which
-/// needs no daemon.
+/// Refuses a file that publishes at an address of this node that somebody has who is not of its
+/// distributed container. For `check`, which needs no daemon.
 ///
 /// # Errors
 /// The address that is taken, and its holder.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use topology::Ready;
 
-/// Pause between two attempts at what has no event to wait for: a port that is not open yet, a command that says no.
+/// Pause between two attempts at what has no event to wait for: a port that is not open yet, a
+/// command that says no.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -24,7 +25,8 @@ pub(crate) async fn wait(node: &Arc<Domains>, supervised: &Supervised) -> Result
     let limit = Duration::from_millis(domain.ready_timeout_ms);
     let stranger = Mutex::new(String::new());
     let ready = async {
-        // What is known of the incarnation before, such as that its server had registered, tells nothing of one that is to come.
+        // What is known of the incarnation before, such as that its server had registered, tells
+        // nothing of one that is to come.
         if domain.machine.is_none() {
             runs(supervised).await?;
         }
@@ -90,8 +92,8 @@ async fn runs(supervised: &Supervised) -> Result<(), String> {
     there.map(drop).map_err(|_| "its supervisor ended".into())
 }
 
-/// Comes back when the guest's command runs. A machine that ends before that is not waited for again: how it ended is what there is
-/// to say.
+/// Comes back when the guest's command runs. A machine that ends before that is not waited for
+/// again: how it ended is what there is to say.
 async fn boots(node: &Domains, supervised: &Supervised) -> Result<(), String> {
     let booted = node.broker.machine_where(&supervised.dc, &supervised.name, |machine| {
         machine.is_some_and(|machine| machine.started.is_some())
@@ -123,8 +125,8 @@ async fn registered(node: &Domains, supervised: &Supervised) -> Result<(), Strin
     Ok(())
 }
 
-/// Comes back when a process of the domain accepts connections at `address`. Another process that does so there is left in
-/// `stranger`.
+/// Comes back when a process of the domain accepts connections at `address`. Another process that
+/// does so there is left in `stranger`.
 async fn listens(
     node: &Arc<Domains>,
     supervised: &Supervised,

@@ -1,5 +1,5 @@
-//! The relays of socket services: how the daemon starts one for a domain, finds the one that an earlier daemon started, and asks
-//! it (`docs/spec/socket.md`).
+//! The relays of socket services: how the daemon starts one for a domain, finds the one that an
+//! earlier daemon started, and asks it (`docs/spec/socket.md`).
 
 use super::Domains;
 use super::listener::{Holder, in_the_way};
@@ -28,7 +28,8 @@ const SOCKET: &str = "relay";
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the one of a guest may take to start or to end: something is executed there first.
 const GUEST_PATIENCE: Duration = Duration::from_secs(30);
-/// How long it may take to say what it counts: a guest that is busy, or that wants to hold up whoever looks, is left out.
+/// How long it may take to say what it counts: a guest that is busy, or that wants to hold up
+/// whoever looks, is left out.
 const GUEST_STATE_PATIENCE: Duration = Duration::from_secs(2);
 /// The word by which a process knows that it is executed to speak with the relay of its guest.
 const OF_GUEST: &str = "--of-guest";
@@ -67,7 +68,8 @@ fn published(published: &topology::Published) -> Published {
     Published { at: published.at, to: Place::Tcp((Ipv4Addr::LOCALHOST, published.port).into()), limits }
 }
 
-/// Listens at a published address of this node. Our copy is closed when the relay has its own: the port is free when the relay is gone.
+/// Listens at a published address of this node. Our copy is closed when the relay has its own: the
+/// port is free when the relay is gone.
 fn door(published: &Published) -> Result<OwnedFd, String> {
     let at = published.at;
     let listener = TcpListener::bind(at).and_then(|listener| {
@@ -100,7 +102,8 @@ fn limits(settings: &SocketSettings) -> Limits {
     }
 }
 
-/// The relay of a domain that runs. Dropped, it is left alone: it ends with the domain's cgroup, and outlives the daemon.
+/// The relay of a domain that runs. Dropped, it is left alone: it ends with the domain's cgroup,
+/// and outlives the daemon.
 #[derive(Debug)]
 pub(crate) struct Relay {
     order: Order,
@@ -165,7 +168,8 @@ impl Relay {
         }
     }
 
-    /// The relay of a guest that has booted: the one that runs there, if it does what it should, else another one in its place.
+    /// The relay of a guest that has booted: the one that runs there, if it does what it should,
+    /// else another one in its place.
     pub(crate) async fn in_guest(node: &Arc<Domains>, order: Order) -> Result<Self, String> {
         let mut speaker = Speaker::ask(node, &order.dc, &order.domain, &Ask::Start(order.clone())).await?;
         match speaker.answer().await? {
@@ -175,7 +179,8 @@ impl Relay {
         }
     }
 
-    /// The one that an earlier daemon started, where it still does what it should; else another one in its place.
+    /// The one that an earlier daemon started, where it still does what it should; else another one
+    /// in its place.
     pub(crate) async fn adopt(
         node: &Arc<Domains>,
         order: Order,

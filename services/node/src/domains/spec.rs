@@ -18,7 +18,8 @@ pub(crate) const RESOLVE_FOLDER: &str = "/run/systemd/resolve";
 pub(crate) const RESOLVE_SOCKET: &str = "io.systemd.Resolve";
 /// Where a domain sees what is in its `inside` folder.
 pub(crate) const INSIDE: &str = "/run/tombolo";
-/// A folder in [`INSIDE`] of a domain that runs a server of ours: what the server keeps there outlives it, as long as the domain is in its file.
+/// A folder in [`INSIDE`] of a domain that runs a server of ours: what the server keeps there
+/// outlives it, as long as the domain is in its file.
 pub(crate) const KEPT: &str = "kept";
 /// The folder of the node's state directory with file trees, and its name in [`INSIDE`].
 pub(crate) const FILES: &str = "files";
@@ -158,7 +159,8 @@ pub(crate) fn environment(layout: &Layout, dc: &str, domain: &Domain) -> Vec<(St
     variables
 }
 
-/// Whether a domain has a folder in which a server keeps something. A guest sees none of the node's.
+/// Whether a domain has a folder in which a server keeps something. A guest sees none of the
+/// node's.
 pub(crate) fn keeps(domain: &Domain) -> bool {
     matches!(domain.program, Program::Server(_)) && domain.kind != topology::DomainKind::Vm
 }
@@ -185,7 +187,8 @@ pub(crate) fn serves_files(topology: &Topology, domain: &Domain) -> bool {
     keeps(domain) && served.any(|service| service.kind() == topology::ServiceKind::Files)
 }
 
-/// The folder on the node of the trees of such a domain whose file names no store. It outlives the domain.
+/// The folder on the node of the trees of such a domain whose file names no store. It outlives the
+/// domain.
 pub(crate) fn files_folder(layout: &Layout, dc: &str, name: &str) -> PathBuf {
     layout.state_dir.join(FILES).join(dc).join(name)
 }
@@ -198,8 +201,8 @@ fn files_inside(layout: &Layout, dc: &str, domain: &Domain) -> PathBuf {
     }
 }
 
-/// The capabilities from the file. A server of file trees opens what its tenants have closed to everybody, themselves included, as root does: it
-/// may.
+/// The capabilities from the file. A server of file trees opens what its tenants have closed to
+/// everybody, themselves included, as root does: it may.
 fn capabilities(topology: &Topology, domain: &Domain) -> Vec<String> {
     let mut all = domain.capabilities.clone();
     if serves_files(topology, domain) && !all.iter().any(|name| name.trim_start_matches("CAP_") == OVERRIDE) {

@@ -93,7 +93,8 @@ pub(crate) struct Domains {
 struct Inner {
     /// The desired topologies, as the registry holds them.
     desired: BTreeMap<String, Known>,
-    /// The topologies in effect: step by step, a change leads from one desired topology to the next.
+    /// The topologies in effect: step by step, a change leads from one desired topology to the
+    /// next.
     current: BTreeMap<String, Arc<Topology>>,
     domains: BTreeMap<(String, String), Arc<Supervised>>,
 }
@@ -207,7 +208,8 @@ impl Domains {
         domain.restart.elsewhere && self.is_in_cluster()
     }
 
-    /// Keeps a copy of what a cluster desires where a daemon finds it that can't reach the cluster. Takes as long as a disk does.
+    /// Keeps a copy of what a cluster desires where a daemon finds it that can't reach the cluster.
+    /// Takes as long as a disk does.
     pub(crate) fn mirror_desired(&self, dc: &str, desired: Option<&Desired>) {
         let key = format!("{DESIRED}{dc}");
         let done = match desired.map(serde_json::to_vec) {
@@ -240,7 +242,8 @@ impl Domains {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the desired topologies from the registry. `number`: this node's number in its cluster, 0 outside of one.
+    /// Reads the desired topologies from the registry. `number`: this node's number in its cluster,
+    /// 0 outside of one.
     ///
     /// # Errors
     /// Also where one can't be read: to go on without it would be to end its domains.
@@ -284,7 +287,8 @@ impl Domains {
         Ok(())
     }
 
-    /// Returns the written state of a domain, if there is any. A state that can't be read is worth a line, and no more.
+    /// Returns the written state of a domain, if there is any. A state that can't be read is worth
+    /// a line, and no more.
     pub(crate) fn actual(&self, dc: &str, domain: &str) -> Option<Actual> {
         let entry = match self.registry.get(&format!("{ACTUAL}{dc}/{domain}")) {
             Ok(entry) => entry?,
@@ -298,7 +302,8 @@ impl Domains {
             .ok()
     }
 
-    /// Writes down what became of a domain, or with `None` forgets it. Takes as long as a disk does.
+    /// Writes down what became of a domain, or with `None` forgets it. Takes as long as a disk
+    /// does.
     pub(crate) fn set_actual(&self, dc: &str, domain: &str, actual: Option<&Actual>) {
         let key = format!("{ACTUAL}{dc}/{domain}");
         let done = match actual.map(serde_json::to_vec) {
@@ -369,7 +374,8 @@ impl Domains {
         self.lock().current.keys().cloned().collect()
     }
 
-    /// Removes what a distributed container leaves when all its domains are gone: empty folders, its logs.
+    /// Removes what a distributed container leaves when all its domains are gone: empty folders,
+    /// its logs.
     pub(crate) fn remove_traces(&self, dc: &str) {
         let logs = self.place.state_dir.join("logs").join(dc);
         let folder = self.layout.domains().join(dc);

@@ -404,8 +404,9 @@ impl Task {
         }
     }
 
-    /// Keeps the books where the next daemon finds them, or (with `keep` false) removes them. A disk that does not answer is not waited for:
-    /// counters are lost then, if this daemon dies, too.
+    /// Keeps the books where the next daemon finds them, or (with `keep` false) removes them. A
+    /// disk that does not answer is not waited for: counters are lost then, if this daemon dies,
+    /// too.
     async fn write_down(&self, keep: bool) {
         // By itself, so that it is done whether anybody waits or not, and in its turn.
         let written = tokio::spawn(self.written(keep));
@@ -542,7 +543,8 @@ impl Task {
                         return Next::Gone(Some(Asked(done)));
                     }
                     Some(Command::Halt { done, at_once, again }) => {
-                        // First of all it is to stay so: a daemon that dies now has a successor that knows.
+                        // First of all it is to stay so: a daemon that dies now has a successor
+                        // that knows.
                         self.stopped = !again;
                         self.written(true).await;
                         self.end(incarnation, at_once).await;

@@ -1,6 +1,8 @@
-//! A node's etcd member, kept: found or started, started again when it ends, ended when somebody says so.
+//! A node's etcd member, kept: found or started, started again when it ends, ended when somebody
+//! says so.
 //!
-//! It outlives the daemon (`docs/adr/0075-a-cluster-brings-its-own-etcd.md` says why). The next one finds it.
+//! It outlives the daemon (`docs/adr/0075-a-cluster-brings-its-own-etcd.md` says why). The next one
+//! finds it.
 
 use super::server::{self, Ground, Process};
 use crate::base::{MEMBER, watched};
@@ -122,7 +124,8 @@ impl Keeper {
         }
     }
 
-    /// Until it is ordered to end, or to start anew, and has ended; an error: it ended by itself, or can't be started.
+    /// Until it is ordered to end, or to start anew, and has ended; an error: it ended by itself,
+    /// or can't be started.
     async fn serve(&self, orders: &mut watch::Receiver<Order>) -> io::Result<()> {
         let ground = Arc::clone(&self.ground);
         let started = MEMBER.run(move || {

@@ -1,6 +1,8 @@
-//! The etcd that a cluster stands on: whether strangers can write into it, and, where it is the cluster's own, the member of it that this node has.
+//! The etcd that a cluster stands on: whether strangers can write into it, and, where it is the
+//! cluster's own, the member of it that this node has.
 //!
-//! `io/registry` speaks to etcd; membership and placement keep their records there. Nothing here knows of nodes other than this one.
+//! `io/registry` speaks to etcd; membership and placement keep their records there. Nothing here
+//! knows of nodes other than this one.
 
 mod keeper;
 mod program;

@@ -1,5 +1,6 @@
-//! Whether etcd asks its clients for a certificate. Write access to it decides what every node runs, as root; so an etcd that lets everybody in is used
-//! only where somebody said that this is meant (`docs/adr/0074-an-etcd-that-knows-its-clients.md`).
+//! Whether etcd asks its clients for a certificate. Write access to it decides what every node
+//! runs, as root; so an etcd that lets everybody in is used only where somebody said that this is
+//! meant (`docs/adr/0074-an-etcd-that-knows-its-clients.md`).
 
 use std::net::IpAddr;
 
@@ -24,8 +25,9 @@ fn is_loopback(url: &str) -> bool {
         .is_some_and(|host| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()))
 }
 
-/// Why strangers may write into an etcd at these endpoints; `None`: they can't. `shows_certificate`: we show one there. (That etcd asks for it can't be seen
-/// from here: an etcd that does not is refused by nothing but its owner.)
+/// Why strangers may write into an etcd at these endpoints; `None`: they can't.
+/// `shows_certificate`: we show one there. (That etcd asks for it can't be seen from here: an etcd
+/// that does not is refused by nothing but its owner.)
 pub(crate) fn unprotected(endpoints: &[String], shows_certificate: bool) -> Option<String> {
     let is_safe =
         |endpoint: &str| is_loopback(endpoint) || endpoint.starts_with("https://") && shows_certificate;

@@ -1,7 +1,7 @@
 //! The folder of a node's etcd member: `STATE/etcd/`.
 //!
-//! The folder is root's. The member's user may read the files that it needs there, and writes below `data` alone: what root writes goes nowhere where
-//! that user could have put a link.
+//! The folder is root's. The member's user may read the files that it needs there, and writes below
+//! `data` alone: what root writes goes nowhere where that user could have put a link.
 
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, fchown, lchown};
 use std::path::{Path, PathBuf};
 
-/// The user and group of members: a number that no system hands out to anybody, behind those of proxies.
+/// The user and group of members: a number that no system hands out to anybody, behind those of
+/// proxies.
 pub(crate) const USER: u32 = 0x7fff_fffe;
 /// Format of the record.
 const FORMAT: u32 = 1;
@@ -59,7 +60,8 @@ impl Record {
         Self { format: FORMAT, name, address, cluster, members, joins: false }
     }
 
-    /// Returns the settings of a member that joins others; `members`: all of them, itself among them, as `NAME=URL`.
+    /// Returns the settings of a member that joins others; `members`: all of them, itself among
+    /// them, as `NAME=URL`.
     pub(crate) fn joining(name: &str, cluster: &str, address: SocketAddr, members: Vec<String>) -> Self {
         Self { members, joins: true, ..Self::first(name, cluster, address) }
     }
@@ -88,7 +90,8 @@ impl Record {
             ("--peer-crl-file", REVOKED),
             // Nodes have certificates of the same authority, and are no members.
             ("--peer-cert-allowed-cn", trust::MEMBER_NAME),
-            // Six beats that are lost have another leader elected, before nodes are fenced; a disk that is late for one write does not.
+            // Six beats that are lost have another leader elected, before nodes are fenced; a disk
+            // that is late for one write does not.
             ("--heartbeat-interval", "100"),
             ("--election-timeout", "600"),
             // Every topology fits in one request.
@@ -111,7 +114,8 @@ impl Record {
     }
 }
 
-/// Most bytes that a member's database takes: a hundred times what a large cluster writes; it must fit into the memory that a member may have.
+/// Most bytes that a member's database takes: a hundred times what a large cluster writes; it must
+/// fit into the memory that a member may have.
 const QUOTA: &str = "536870912";
 
 /// Where clients reach the member of the node at this address.
@@ -166,7 +170,8 @@ impl Room {
         Err(strange(format!("its format is {}, and this version reads {FORMAT}", record.format)))
     }
 
-    /// Makes the folder with nothing in it; what was there is put aside, as `STATE/etcd.before`, where it takes the place of what was there.
+    /// Makes the folder with nothing in it; what was there is put aside, as `STATE/etcd.before`,
+    /// where it takes the place of what was there.
     ///
     /// # Errors
     /// As for mkdir(2), chown(2), rename(2).
@@ -195,7 +200,8 @@ impl Room {
         fs::rename(&self.folder, before)
     }
 
-    /// Where data is made that takes the place of what the member holds: nobody but root gets there.
+    /// Where data is made that takes the place of what the member holds: nobody but root gets
+    /// there.
     pub(crate) fn restored(&self) -> PathBuf {
         self.folder.with_extension("restored")
     }

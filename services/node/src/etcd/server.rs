@@ -1,4 +1,5 @@
-//! The process of a node's etcd member: started without privileges in a cgroup of its own, found again by the next daemon, ended with what is left of it.
+//! The process of a node's etcd member: started without privileges in a cgroup of its own, found
+//! again by the next daemon, ended with what is left of it.
 
 use super::program;
 use super::room::{Record, Room, USER};
@@ -20,7 +21,8 @@ use sys::privilege::Modest;
 pub const SERVER_ROLE: &str = "internal-etcd";
 /// Below the node's cgroup: that of its etcd member.
 const CGROUP: &str = domain::SPARED_CGROUP;
-/// Memory of a member: its database (512 MiB, mapped), as much again for a copy that is sent to another member, and what a busy one takes.
+/// Memory of a member: its database (512 MiB, mapped), as much again for a copy that is sent to
+/// another member, and what a busy one takes.
 const MEMORY_BYTES: u64 = 1 << 30;
 /// The bound below which Go keeps its heap, so that the kernel never has to.
 const HEAP: &str = "GOMEMLIMIT=600MiB";
@@ -66,7 +68,8 @@ fn etcd() -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::other(format!("there is no etcd on this machine: {}", program::ADVICE)))
 }
 
-/// Finds the process that an earlier daemon left, or starts one. A process that is left of another one is ended first.
+/// Finds the process that an earlier daemon left, or starts one. A process that is left of another
+/// one is ended first.
 pub(super) fn find_or_start(ground: &Ground, record: &Record) -> io::Result<Process> {
     let program = etcd()?;
     let arguments = record.arguments();
@@ -160,8 +163,9 @@ pub(crate) fn sweep(ground: &Ground) -> io::Result<()> {
     Ok(())
 }
 
-/// The process that becomes etcd: it waits until it is in its cgroup, gives up all privileges, and runs the program that its arguments name. It is in the
-/// member's folder already, into which its user would not find.
+/// The process that becomes etcd: it waits until it is in its cgroup, gives up all privileges, and
+/// runs the program that its arguments name. It is in the member's folder already, into which its
+/// user would not find.
 ///
 /// # Errors
 /// One of these steps fails, or the daemon that started it has died.

@@ -45,7 +45,8 @@ pub(super) const LINKS: &str = "+links";
 /// The inspection by which a proxy says that it goes on although its daemon ends.
 const LAST_INSPECTION: u64 = u64::MAX;
 
-/// Of what is kept of a link. Before format 1 `auto` was written where nobody had chosen a compression.
+/// Of what is kept of a link. Before format 1 `auto` was written where nobody had chosen a
+/// compression.
 const FORMAT: u32 = 1;
 /// See [`FORMAT`].
 const ONCE_DEFAULT_COMPRESSION: &str = "auto";
@@ -109,7 +110,8 @@ pub(super) fn store(ground: &Ground, name: &str, change: impl FnOnce(&mut Kept))
     Ok(kept)
 }
 
-/// A greater epoch than any before: also than those of a state directory that was lost, as far as the clock goes forward.
+/// A greater epoch than any before: also than those of a state directory that was lost, as far as
+/// the clock goes forward.
 fn next_epoch(ground: &Ground, name: &str) -> io::Result<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_millis()).unwrap_or(0);
@@ -293,7 +295,8 @@ async fn spawn(all: &Arc<Proxies>, peer: &Peer) -> io::Result<(OwnedFd, Child, T
     Ok((socket, child, configure(all, peer, epoch)))
 }
 
-/// The interface for frames of Ethernet: the one that was chosen, or the one that bears this node's address.
+/// The interface for frames of Ethernet: the one that was chosen, or the one that bears this node's
+/// address.
 pub(super) fn interface(chosen: Option<&str>, address: IpAddr) -> io::Result<Interface> {
     match chosen {
         Some(name) => sys::ethernet::interface(name)
@@ -302,7 +305,8 @@ pub(super) fn interface(chosen: Option<&str>, address: IpAddr) -> io::Result<Int
     }
 }
 
-/// Sockets for frames of Ethernet, bare ones and, where the kernel knows how, those under a cover; a proxy may not make them.
+/// Sockets for frames of Ethernet, bare ones and, where the kernel knows how, those under a cover;
+/// a proxy may not make them.
 pub(super) fn station(chosen: Option<&str>, address: IpAddr) -> io::Result<(Station, Vec<OwnedFd>)> {
     let interface = interface(chosen, address)?;
     let mut number = [0; 8];
@@ -317,7 +321,8 @@ pub(super) fn station(chosen: Option<&str>, address: IpAddr) -> io::Result<(Stat
     Ok((Station { interface: name, index, mac, mtu, number: format!("{number:016x}") }, sockets))
 }
 
-/// Returns the station for an order; none where it can't be had, which is told where the transport is wanted.
+/// Returns the station for an order; none where it can't be had, which is told where the transport
+/// is wanted.
 fn with_station(all: &Proxies, peer: &Peer) -> (Option<Station>, Vec<OwnedFd>) {
     let chosen = peer.interface.borrow().clone();
     match station(chosen.as_deref(), all.nodes.address()) {
@@ -575,7 +580,8 @@ mod tests {
     use super::super::COMPRESSIONS;
     use super::*;
 
-    /// Data of several domains were compressed together by default, so that one that saw lengths on the wire learnt the others' data.
+    /// Data of several domains were compressed together by default, so that one that saw lengths on
+    /// the wire learnt the others' data.
     #[test]
     fn nothing_is_compressed_that_nobody_has_asked_to_be() {
         assert_eq!(read(b"").wanted.compression, "none");
@@ -591,7 +597,8 @@ mod tests {
         }
     }
 
-    /// A proxy that was started before its daemon knew where the other one listens was never told, and the link never came up.
+    /// A proxy that was started before its daemon knew where the other one listens was never told,
+    /// and the link never came up.
     #[test]
     fn what_changed_while_a_proxy_started_is_told_to_it() {
         let at = ["tcp:10.0.0.2:7421".to_owned()];

@@ -1,4 +1,5 @@
-//! The other nodes, as membership in a cluster knows them, and this node's link, as the book has it.
+//! The other nodes, as membership in a cluster knows them, and this node's link, as the book has
+//! it.
 
 use super::{Answer, LINK_PATH, Nodes, Offer, Shared};
 use crate::membership::Cluster;

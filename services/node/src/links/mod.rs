@@ -1,8 +1,9 @@
-//! Proxies: the daemon has one for each other node of its cluster, finds those that an earlier daemon left, starts those that are missing, and
-//! tells the other node's daemon where its own listen (`docs/spec/proxy.md`).
+//! Proxies: the daemon has one for each other node of its cluster, finds those that an earlier
+//! daemon left, starts those that are missing, and tells the other node's daemon where its own
+//! listen (`docs/spec/proxy.md`).
 //!
-//! Of two nodes the one with the greater name listens, at a port for that other node alone; so a proxy never has to pass on a connection, and a
-//! cut link comes back without a daemon.
+//! Of two nodes the one with the greater name listens, at a port for that other node alone; so a
+//! proxy never has to pass on a connection, and a cut link comes back without a daemon.
 
 mod keep;
 mod membership;
@@ -28,7 +29,8 @@ use wire::proxy::Order;
 
 /// Where the daemon of another node says where its proxy listens.
 pub(crate) const LINK_PATH: &str = "/v1/link";
-/// Where a proxy listens, or the next free port behind: a node has one for each other node with a smaller name.
+/// Where a proxy listens, or the next free port behind: a node has one for each other node with a
+/// smaller name.
 pub(crate) const LINK_PORT: u16 = 7421;
 /// How long a proxy may take to say its state.
 const INSPECT_PATIENCE: Duration = Duration::from_millis(500);
@@ -50,8 +52,8 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     fn me(&self) -> String;
     /// Where this node is reached by others.
     fn address(&self) -> IpAddr;
-    /// Names of all others that belong to the cluster, whether they are alive or not; none where this node was removed from it. `None`: not
-    /// known yet.
+    /// Names of all others that belong to the cluster, whether they are alive or not; none where
+    /// this node was removed from it. `None`: not known yet.
     fn others(&self) -> Option<Vec<String>>;
     /// Ticks when these have changed.
     fn changes(&self) -> watch::Receiver<u64>;
@@ -94,8 +96,8 @@ pub(crate) struct Wanted {
 }
 
 impl Default for Wanted {
-    /// TCP, and nothing is compressed: what several domains send would be compressed together, and its length on the wire tells each of them of the others'
-    /// bytes.
+    /// TCP, and nothing is compressed: what several domains send would be compressed together, and
+    /// its length on the wire tells each of them of the others' bytes.
     fn default() -> Self {
         Self { transport: TRANSPORTS[0].into(), compression: COMPRESSIONS[0].into() }
     }
@@ -241,7 +243,8 @@ impl Proxies {
         }
     }
 
-    /// The daemon ends for good: proxies that nobody uses end with it, and leave nothing; the others go on, and the next daemon finds them.
+    /// The daemon ends for good: proxies that nobody uses end with it, and leave nothing; the
+    /// others go on, and the next daemon finds them.
     pub(crate) async fn retire(&self) {
         self.retiring.send_replace(true);
         let peers: Vec<_> = self.peers().values().cloned().collect();
@@ -285,7 +288,8 @@ impl Proxies {
         tokio::spawn(keep::keep(Arc::clone(self), peer));
     }
 
-    /// Another node's daemon says where its proxy for us listens, or what the link is to be like; what there is to say of ours.
+    /// Another node's daemon says where its proxy for us listens, or what the link is to be like;
+    /// what there is to say of ours.
     ///
     /// # Errors
     /// An offer that means nothing.
@@ -404,7 +408,8 @@ impl Proxies {
             wanted.compression.clone_from(compression);
         }
         wanted.check()?;
-        // The other node first: who connects exchanges the transport, and each side packs what it sends itself.
+        // The other node first: who connects exchanges the transport, and each side packs what it
+        // sends itself.
         let offer = Offer { listens: peer.seen().listens.clone(), wanted: Some(wanted.clone()) };
         self.nodes.call(node, offer).await.map_err(|e| format!("node {node} can't be asked: {e}"))?;
         self.want(&peer, wanted).await

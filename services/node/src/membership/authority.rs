@@ -1,5 +1,5 @@
-//! The cluster's authority as the registry has it, and a node's part in its replacement. `docs/spec/joining.md` has the steps, and
-//! `docs/adr/0054-*` says why they are these.
+//! The cluster's authority as the registry has it, and a node's part in its replacement.
+//! `docs/spec/joining.md` has the steps, and `docs/adr/0054-*` says why they are these.
 
 use super::issued::Purpose;
 use super::token::TOKENS;
@@ -14,7 +14,8 @@ use trust::{About, Authority, Fingerprint, Identity, Request, TrustError};
 
 /// Keys of what nodes ask of the next authority, and are given.
 pub(super) const RENEWALS: &str = "renewal/";
-/// Authorities that are believed at a time: one, and those that were begun to take its place. Nodes believe no more than that.
+/// Authorities that are believed at a time: one, and those that were begun to take its place. Nodes
+/// believe no more than that.
 const MAX_BELIEVED: usize = 4;
 
 /// The registry's record of the authority, at `cluster/ca`.
@@ -22,7 +23,8 @@ const MAX_BELIEVED: usize = 4;
 pub(super) struct Record {
     pub(super) cluster: String,
     pub(super) certificate_pem: String,
-    /// The authorities that were begun to take its place; the last one does. Empty but while it is replaced.
+    /// The authorities that were begun to take its place; the last one does. Empty but while it is
+    /// replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) successors: Vec<Successor>,
 }
@@ -54,8 +56,8 @@ struct Renewal {
     authority: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     request_pem: String,
-    /// The certificate that the node shows, and its signature of the request: otherwise whoever can write into the registry would be given any node's
-    /// certificate.
+    /// The certificate that the node shows, and its signature of the request: otherwise whoever can
+    /// write into the registry would be given any node's certificate.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     shown_pem: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -87,7 +89,8 @@ fn read(registry: &dyn Registry) -> Result<(Record, u64), Problem> {
         .ok_or_else(|| failed("the registry says nothing of the cluster's authority"))
 }
 
-/// Returns the authority's fingerprint, where it is not about to be replaced: a node issues or shows anything by it only then.
+/// Returns the authority's fingerprint, where it is not about to be replaced: a node issues or
+/// shows anything by it only then.
 pub(super) fn settled(registry: &dyn Registry) -> Result<Fingerprint, Problem> {
     let (record, _) = read(registry)?;
     if record.successors.is_empty() {
@@ -118,12 +121,14 @@ pub(super) struct Part<'c> {
     pub(super) folder: &'c Path,
     /// Said when this node shows or believes something else, and has written it down.
     pub(super) changed: &'c dyn Fn(),
-    /// Asks the nodes for the key of this authority, with the proof that this node has the key of the one before.
+    /// Asks the nodes for the key of this authority, with the proof that this node has the key of
+    /// the one before.
     pub(super) fetch: &'c dyn Fn(&str, Fingerprint) -> Result<Authority, Problem>,
 }
 
 impl Part<'_> {
-    /// Begins. Says what is so then. `restored`: the registry was put back to before the authority was replaced, and is to name this node's again.
+    /// Begins. Says what is so then. `restored`: the registry was put back to before the authority
+    /// was replaced, and is to name this node's again.
     pub(super) fn replace(&self, restored: bool) -> Result<String, Problem> {
         let me = self.identity.node();
         if !self.is_member()? {
@@ -174,7 +179,8 @@ impl Part<'_> {
         successor.signature =
             own.say(About::Successor, &successor.words(&record.cluster)?).map_err(failed)?;
         record.successors.push(successor);
-        // It may have been written though nobody says so, and then its key is needed: what is not is dropped by the next step, or the next daemon.
+        // It may have been written though nobody says so, and then its key is needed: what is not
+        // is dropped by the next step, or the next daemon.
         self.registry.put(AUTHORITY, &to_json(&record)?, Expected::Revision(revision)).map_err(failed)?;
         Ok(format!("{} is to take the place of the authority {current}", next.fingerprint()))
     }
@@ -209,14 +215,16 @@ impl Part<'_> {
         Ok(format!("the registry names authority {} again", own.fingerprint()))
     }
 
-    /// Whether the registry knows this node, by the certificate that it shows: another machine may have its name since it was removed.
+    /// Whether the registry knows this node, by the certificate that it shows: another machine may
+    /// have its name since it was removed.
     fn is_member(&self) -> Result<bool, Problem> {
         let node = self.registry.get(&format!("{NODES}{}", self.identity.node())).map_err(failed)?;
         let revoked = self.registry.get(&format!("{REVOKED}{}", self.identity.serial())).map_err(failed)?;
         Ok(node.is_some() && revoked.is_none())
     }
 
-    /// Does what there is to do for this node now. Returns whether the authority is being replaced. `pending`: what was asked.
+    /// Does what there is to do for this node now. Returns whether the authority is being replaced.
+    /// `pending`: what was asked.
     pub(super) fn step(&self, pending: &mut Option<Pending>) -> Result<bool, Problem> {
         if !self.is_member()? {
             return Ok(false);
@@ -242,7 +250,8 @@ impl Part<'_> {
         let believed = record.believed_pem();
         let last = record.successors.last().map(|next| fingerprint(&next.certificate_pem)).transpose()?;
         if last.is_some_and(|last| self.identity.fingerprints() == [last]) {
-            // This node has seen the end already, of what a registry that was put back has not: nobody believes the former again.
+            // This node has seen the end already, of what a registry that was put back has not:
+            // nobody believes the former again.
             return self.write_down();
         }
         if Fingerprint::all_of_pem(&believed).map_err(failed)? != self.identity.fingerprints() {
@@ -253,8 +262,8 @@ impl Part<'_> {
         self.write_down()
     }
 
-    /// Checks that nobody who can write into the registry makes a node believe another authority: the first is one that this node believes, and the others
-    /// are signed by it.
+    /// Checks that nobody who can write into the registry makes a node believe another authority:
+    /// the first is one that this node believes, and the others are signed by it.
     fn check_signed(&self, record: &Record) -> Result<(), Problem> {
         let before = self.identity.fingerprints();
         let all = Fingerprint::all_of_pem(&record.believed_pem()).map_err(failed)?;
@@ -285,7 +294,8 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Writes the certificates that this node shows and believes into its files, and tells its proxies, before it tells others.
+    /// Writes the certificates that this node shows and believes into its files, and tells its
+    /// proxies, before it tells others.
     fn write_down(&self) -> Result<(), Problem> {
         if !self.identity.is_stored(self.folder).map_err(failed)? {
             self.identity.store(self.folder).map_err(failed)?;
@@ -294,7 +304,8 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// The next one's key is the authority's, if it is that by now: also where another replacement has begun meanwhile.
+    /// The next one's key is the authority's, if it is that by now: also where another replacement
+    /// has begun meanwhile.
     fn promote(&self, record: &Record) -> Result<(), Problem> {
         match self.next_here()? {
             Some(next) if next.fingerprint() == fingerprint(&record.certificate_pem)? => {
@@ -327,7 +338,8 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// The registry knows which certificate this node shows, so that it is revoked with the node: also one that was put back.
+    /// The registry knows which certificate this node shows, so that it is revoked with the node:
+    /// also one that was put back.
     fn enter(&self) -> Result<(), Problem> {
         let (node, serial) = (self.identity.node(), self.identity.serial().to_string());
         let entered = get_json::<NodeRecord>(self.registry, &format!("{NODES}{node}"))?;
@@ -416,8 +428,8 @@ impl Part<'_> {
         Ok(names.map(|name| (name.to_owned(), asked.remove(name))).collect())
     }
 
-    /// Acts for a node that has the next authority's key: it issues certificates as soon as everybody believes it, and it takes the place of the
-    /// other when everybody shows one.
+    /// Acts for a node that has the next authority's key: it issues certificates as soon as
+    /// everybody believes it, and it takes the place of the other when everybody shows one.
     fn issue(&self, next: &Authority, record: &Record, revision: u64) -> Result<(), Problem> {
         let of = next.fingerprint().to_string();
         let renewals = self.renewals()?;
@@ -476,7 +488,8 @@ impl Part<'_> {
         unless_changed(self.registry.put(AUTHORITY, &to_json(&record)?, Expected::Revision(revision)))
     }
 
-    /// They name the authority of before: whoever had its key could play the cluster to who joins with one.
+    /// They name the authority of before: whoever had its key could play the cluster to who joins
+    /// with one.
     fn delete_tokens(&self) -> Result<(), Problem> {
         for (key, _) in self.registry.list(TOKENS).map_err(failed)? {
             self.registry.delete(&key, Expected::Anything).map_err(failed)?;
@@ -561,7 +574,8 @@ fn unless_changed(put: Result<u64, RegistryError>) -> Result<(), Problem> {
     }
 }
 
-/// Hands the next authority's key to a node that has that of the one before. `shown`: by what the node was believed.
+/// Hands the next authority's key to a node that has that of the one before. `shown`: by what the
+/// node was believed.
 pub(super) fn hand_over(part: &Part<'_>, shown: &trust::Shown, proof: &str) -> Result<String, Problem> {
     let me = part.identity.node();
     let refused = |why: String| Problem::new(Code::Refused, why);

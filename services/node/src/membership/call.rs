@@ -26,8 +26,8 @@ use wire::remote::PROTOCOL;
 
 /// How long another node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After so much silence a connection's other end is asked whether it is there, so often and so many times; what was said and not heard waits no
-/// longer either.
+/// After so much silence a connection's other end is asked whether it is there, so often and so
+/// many times; what was said and not heard waits no longer either.
 const QUIET: Duration = Duration::from_secs(10);
 /// See [`QUIET`].
 const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -130,7 +130,8 @@ impl Cluster {
     }
 }
 
-/// Has the kernel see within half a minute that nobody is at the other end of a connection any more, however little is said on it.
+/// Has the kernel see within half a minute that nobody is at the other end of a connection any
+/// more, however little is said on it.
 ///
 /// # Errors
 /// The error of setsockopt(2).
@@ -167,8 +168,9 @@ fn silent(who: &str, address: SocketAddr) -> Problem {
         .help("is its daemon running, and the network between?")
 }
 
-/// As a machine that has no certificate yet, telling nothing to who has not shown on this connection that it has the authority's key: a node that may not
-/// let others join, and stands in between, would have the token otherwise.
+/// As a machine that has no certificate yet, telling nothing to who has not shown on this
+/// connection that it has the authority's key: a node that may not let others join, and stands in
+/// between, would have the token otherwise.
 pub(super) async fn ask_as_joiner(
     address: SocketAddr,
     authority: trust::Fingerprint,

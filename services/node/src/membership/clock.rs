@@ -1,8 +1,9 @@
-//! Whether this node's clock of the wall is what the other nodes' clocks are, give or take some hours. What depends on it (who is let in and for how long, and
-//! which revocations have served their time) is not done where it is not; and a node whose clock is off does not begin to live.
+//! Whether this node's clock of the wall is what the other nodes' clocks are, give or take some
+//! hours. What depends on it (who is let in and for how long, and which revocations have served
+//! their time) is not done where it is not; and a node whose clock is off does not begin to live.
 //!
-//! Each node that lives says its time now and then, at `clock/NODE`, bound to its lease. `docs/adr/0073-revocation-fails-closed.md`
-//! says why.
+//! Each node that lives says its time now and then, at `clock/NODE`, bound to its lease.
+//! `docs/adr/0073-revocation-fails-closed.md` says why.
 
 use super::{Cluster, NODES, blocking, failed, issued, to_json, unix_s};
 use crate::admin::{Code, Problem};
@@ -12,13 +13,15 @@ use std::time::Duration;
 
 /// Keys of what nodes say that the time is.
 pub(super) const CLOCKS: &str = "clock/";
-/// How far clocks may be apart: half of the day before its making from which a certificate is valid.
+/// How far clocks may be apart: half of the day before its making from which a certificate is
+/// valid.
 pub(super) const APART_S: u64 = 12 * 3_600;
 /// How often a node says its time: so rarely that the registry's history does not grow by it.
 const SAY_EVERY_S: u64 = 3_600;
 /// How often it is seen whether it is time for that, or the clock was set.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// By how much a clock is set before it is said anew at once: more than a clock is slewed in an hour.
+/// By how much a clock is set before it is said anew at once: more than a clock is slewed in an
+/// hour.
 const SET_BY_S: u64 = 60;
 
 /// The registry's record at `clock/NODE`.
@@ -85,12 +88,14 @@ fn check_at(registry: &dyn Registry, me: &str, now: u64) -> Result<Verdict, Prob
     }
 }
 
-/// Refuses what depends on the time where this node's clock is off. It asks the registry: not for the event loop.
+/// Refuses what depends on the time where this node's clock is off. It asks the registry: not for
+/// the event loop.
 pub(super) fn check(cluster: &Cluster) -> Result<(), Problem> {
     check_at(cluster.etcd(), cluster.me(), unix_s()).map(drop)
 }
 
-/// Clears away what has ended by the clock: only where another node agrees with it, or there is none.
+/// Clears away what has ended by the clock: only where another node agrees with it, or there is
+/// none.
 fn clear_away(registry: &dyn Registry, me: &str, now: u64) -> Result<(), Problem> {
     let agreed = check_at(registry, me, now)? == Verdict::Agreed;
     let others = registry.list(NODES).map_err(failed)?.iter().any(|(key, _)| *key != format!("{NODES}{me}"));
@@ -100,7 +105,8 @@ fn clear_away(registry: &dyn Registry, me: &str, now: u64) -> Result<(), Problem
     Ok(())
 }
 
-/// The last message: its incarnation, its time by a clock that nobody sets (ns), and the time that it told.
+/// The last message: its incarnation, its time by a clock that nobody sets (ns), and the time that
+/// it told.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     incarnation: u64,
@@ -179,7 +185,8 @@ mod tests {
         }
     }
 
-    /// A daemon whose clock was months ahead deleted every revocation, and who had been removed was believed again.
+    /// A daemon whose clock was months ahead deleted every revocation, and who had been removed was
+    /// believed again.
     #[test]
     fn a_node_with_another_clock_deletes_no_revocation_and_is_told_both_times() {
         let registry = Memory::default();

@@ -1,4 +1,5 @@
-//! The configuration of a node in its cluster, beside its identity: where etcd is, and where it listens.
+//! The configuration of a node in its cluster, beside its identity: where etcd is, and where it
+//! listens.
 
 use super::ClusterError;
 use crate::admin::{Code, Problem};
@@ -14,7 +15,8 @@ use trust::Identity;
 /// Format of the file.
 const FORMAT: u32 = 1;
 
-/// `STATE/cluster.json`: with it a node belongs to a cluster. It holds a key where etcd wants a certificate, so only root reads it.
+/// `STATE/cluster.json`: with it a node belongs to a cluster. It holds a key where etcd wants a
+/// certificate, so only root reads it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
@@ -22,7 +24,8 @@ pub(crate) struct Config {
     /// Where this node listens for others.
     pub(crate) address: SocketAddr,
     pub(crate) etcd: Etcd,
-    /// This node's number, which is above the slots of its endpoints. None: a release joined that knew of none.
+    /// This node's number, which is above the slots of its endpoints. None: a release joined that
+    /// knew of none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) number: Option<u32>,
 }

@@ -1,5 +1,7 @@
-//! Doubting the others while the registry is slow, and taking over from those who leave a doubt stand: what ran with etcd's leader is missed sooner so than by
-//! its lease, which the next leader gives its whole time anew. `lease::Doubts` decides; `docs/adr/0051-*` says why nobody loses what it still holds.
+//! Doubting the others while the registry is slow, and taking over from those who leave a doubt
+//! stand: what ran with etcd's leader is missed sooner so than by its lease, which the next leader
+//! gives its whole time anew. `lease::Doubts` decides; `docs/adr/0051-*` says why nobody loses what
+//! it still holds.
 
 use super::{ALIVE, AliveRecord, Cluster, boottime_ns, failed, to_json};
 use crate::admin::Problem;
@@ -13,7 +15,8 @@ use std::time::Duration;
 /// Keys of doubts of those who live, bound to the leases of those whom they are about.
 pub(super) const DOUBT: &str = "doubt/";
 const MS: u64 = 1_000_000;
-/// A renewal takes a few milliseconds. That it takes this long is worth a few small writes: whoever lives answers them with its next renewal.
+/// A renewal takes a few milliseconds. That it takes this long is worth a few small writes: whoever
+/// lives answers them with its next renewal.
 const SUSPICION: Suspicion =
     Suspicion { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 30_000 * MS };
 /// How long etcd may take to have another leader before the next renewal is waited for.
@@ -125,7 +128,8 @@ impl Cluster {
         }
     }
 
-    /// The other nodes that live and answer doubts: those of the release before do not, and their leases alone decide.
+    /// The other nodes that live and answer doubts: those of the release before do not, and their
+    /// leases alone decide.
     fn others(&self) -> Result<Vec<Other>, Problem> {
         let listed = self.etcd().list_bound(ALIVE).map_err(failed)?;
         let mut others: Vec<Other> = listed

@@ -73,7 +73,8 @@ pub(crate) async fn backup(cluster: &Cluster, file: PathBuf) -> Result<Said, Pro
     .await
 }
 
-/// Whether a copy is whole: by the SHA-256 that etcd has written behind it. Returns how long it is, and that.
+/// Whether a copy is whole: by the SHA-256 that etcd has written behind it. Returns how long it is,
+/// and that.
 pub(super) fn check(file: &Path) -> io::Result<(u64, String)> {
     let mut copy = File::open(file)?;
     let length = copy.metadata()?.len();

@@ -1,8 +1,10 @@
-//! How many members the cluster's own etcd has, and on which nodes: one with one or two nodes, three from three on, five from five on.
+//! How many members the cluster's own etcd has, and on which nodes: one with one or two nodes,
+//! three from three on, five from five on.
 //!
-//! Every node decides alike from what etcd holds, and one at a time changes something: whoever has put `etcd/change`, which ends with its lease.
-//! A member comes as a learner, and has a vote when it holds what the others hold; one that does not come so far is taken away again. Members of nodes that
-//! were removed are taken away, and the next node that has none comes in their place.
+//! Every node decides alike from what etcd holds, and one at a time changes something: whoever has
+//! put `etcd/change`, which ends with its lease. A member comes as a learner, and has a vote when
+//! it holds what the others hold; one that does not come so far is taken away again. Members of
+//! nodes that were removed are taken away, and the next node that has none comes in their place.
 
 use super::own_etcd::{end, furnish, own_certificate};
 use super::{Cluster, Member, NODES, NodeRecord, blocking, failed, to_json};
@@ -26,7 +28,8 @@ const ADD_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_AT_LEARNER: Duration = Duration::from_millis(500);
 /// When a node that could not have a member tries again.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
-/// Looks at which the members are said to be without this node's, until that is believed: who is asked may be behind.
+/// Looks at which the members are said to be without this node's, until that is believed: who is
+/// asked may be behind.
 const LOOKS_UNTIL_BELIEVED: u32 = 5;
 
 /// The state from look to look.
@@ -49,7 +52,8 @@ struct Standing {
     can: bool,
 }
 
-/// How many members a cluster of so many nodes has: a majority of three or five goes on without one or two of them; two are worse than one.
+/// How many members a cluster of so many nodes has: a majority of three or five goes on without one
+/// or two of them; two are worse than one.
 const fn wanted(nodes: usize) -> usize {
     match nodes {
         0..=2 => 1,
@@ -58,7 +62,8 @@ const fn wanted(nodes: usize) -> usize {
     }
 }
 
-/// Returns the node that is to have a member next: the first that lives and can. `None`: there are enough, or no such node.
+/// Returns the node that is to have a member next: the first that lives and can. `None`: there are
+/// enough, or no such node.
 fn next(nodes: &[Standing]) -> Option<&str> {
     let members = nodes.iter().filter(|node| node.has_member).count();
     if members >= wanted(nodes.len()) {
@@ -76,7 +81,8 @@ pub(super) fn member_of<'m>(members: &'m [EtcdMember], node: &Member) -> Option<
     members.iter().find(|member| is_of(member, node.address))
 }
 
-/// Refuses to remove the node that has etcd's only member: with it all is gone that the cluster knows.
+/// Refuses to remove the node that has etcd's only member: with it all is gone that the cluster
+/// knows.
 pub(crate) async fn may_leave(cluster: &Cluster, name: &str) -> Result<(), Problem> {
     if !cluster.config().etcd.own {
         return Ok(());
@@ -130,7 +136,8 @@ pub(super) async fn step(
 /// A member of a node that is none any more.
 fn stray<'m>(cluster: &Cluster, members: &'m [EtcdMember]) -> Option<&'m EtcdMember> {
     let nodes = cluster.nodes();
-    // A node that has just joined is known before it has a member; an empty list says that nothing is known yet.
+    // A node that has just joined is known before it has a member; an empty list says that nothing
+    // is known yet.
     let is_stray = |member: &&EtcdMember| !nodes.iter().any(|node| is_of(member, node.address));
     members.iter().find(is_stray).filter(|_| !nodes.is_empty())
 }
@@ -149,7 +156,8 @@ async fn clean(cluster: &Cluster, members: &[EtcdMember]) -> Result<(), Problem>
     .await
 }
 
-/// As etcd says now: this node may not have heard of a node yet that has come, and a node is written down before its member comes.
+/// As etcd says now: this node may not have heard of a node yet that has come, and a node is
+/// written down before its member comes.
 async fn belongs_to_a_node(cluster: &Cluster, member: EtcdMember) -> Result<bool, Problem> {
     let here = cluster.clone();
     blocking(move || {
@@ -285,7 +293,8 @@ fn begin(cluster: &Cluster, room: &etcd::Room) -> Result<(), Problem> {
     room.begin(&record).map_err(failed)
 }
 
-/// Has etcd take this node's member as a learner. A member that came a moment ago keeps it from that for some seconds.
+/// Has etcd take this node's member as a learner. A member that came a moment ago keeps it from
+/// that for some seconds.
 async fn until_added(cluster: &Cluster) -> Result<u64, Problem> {
     let begun = Instant::now();
     loop {
@@ -341,7 +350,8 @@ async fn learn(
 mod tests {
     use super::*;
 
-    /// Nodes as `a` (lives, has a member), `b` (lives, has none), `c` (is dead, has one), `d` (is dead, has none), `e` (lives and can have none).
+    /// Nodes as `a` (lives, has a member), `b` (lives, has none), `c` (is dead, has one), `d` (is
+    /// dead, has none), `e` (lives and can have none).
     fn nodes(text: &str) -> Vec<Standing> {
         let one = |(index, kind): (usize, char)| Standing {
             name: index.to_string(),

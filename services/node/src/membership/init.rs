@@ -1,4 +1,5 @@
-//! The first node of a cluster: its authority, and its registry moved into etcd, all of it or nothing.
+//! The first node of a cluster: its authority, and its registry moved into etcd, all of it or
+//! nothing.
 
 use super::authority::Record;
 use super::config::{Config, Etcd as EtcdConfig};
@@ -17,10 +18,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use trust::{Authority, Identity};
 
-/// The keys of a single node's registry that are everybody's in a cluster; the rest is about this machine, and stays.
+/// The keys of a single node's registry that are everybody's in a cluster; the rest is about this
+/// machine, and stays.
 const MOVED: [&str; 1] = ["desired/"];
 
-/// Makes this machine the first node of a new cluster: on an etcd that is there, or on one of its own, on this `ground`.
+/// Makes this machine the first node of a new cluster: on an etcd that is there, or on one of its
+/// own, on this `ground`.
 pub(crate) async fn init(
     state_dir: PathBuf,
     own: Arc<dyn RegistryDebug>,
@@ -82,7 +85,8 @@ struct Begun {
 }
 
 impl Begun {
-    /// Moves what is everybody's into etcd, and writes down that this machine is a node: all of it, or it is none.
+    /// Moves what is everybody's into etcd, and writes down that this machine is a node: all of it,
+    /// or it is none.
     fn move_into(self, etcd: &Etcd, own: &dyn Registry, etcd_config: EtcdConfig) -> Result<String, Problem> {
         let Self { state_dir, authority, identity, member_pem, address, labels } = self;
         let cluster = identity.cluster().to_owned();

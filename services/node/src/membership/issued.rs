@@ -1,6 +1,8 @@
-//! The certificates that a node was issued and may still show: all of them are revoked when it is removed, whatever the node says.
+//! The certificates that a node was issued and may still show: all of them are revoked when it is
+//! removed, whatever the node says.
 //!
-//! The certificate itself is kept with its number: so a revocation shows that the authority issued what it revokes.
+//! The certificate itself is kept with its number: so a revocation shows that the authority issued
+//! what it revokes.
 
 use super::{REVOKED, failed, get_json, to_json, unix_s};
 use crate::admin::Problem;
@@ -9,9 +11,11 @@ use serde::{Deserialize, Serialize};
 
 /// Keys of what was issued: `issued/NODE/SERIAL`.
 const ISSUED: &str = "issued/";
-/// When a certificate has certainly ended, by any clock that nodes may have: its time, and a day before and behind.
+/// When a certificate has certainly ended, by any clock that nodes may have: its time, and a day
+/// before and behind.
 const OVER_S: u64 = (trust::NODE_DAYS as u64 + 2) * 86_400;
-/// The purpose of another certificate, on which depends how many a node may have at a time. One asks for another every two months, or when a person says so.
+/// The purpose of another certificate, on which depends how many a node may have at a time. One
+/// asks for another every two months, or when a person says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// It is renewed.
@@ -52,7 +56,8 @@ struct Revocation {
     certificate_pem: Option<String>,
 }
 
-/// Writes down that a certificate, the first of this chain, is about to be handed out. Not before that may it be. Returns its number.
+/// Writes down that a certificate, the first of this chain, is about to be handed out. Not before
+/// that may it be. Returns its number.
 pub(super) fn note(
     registry: &dyn Registry,
     node: &str,
@@ -110,7 +115,8 @@ pub(super) fn revoked_certificate(value: &[u8]) -> Option<String> {
     serde_json::from_slice::<Revocation>(value).ok()?.certificate_pem
 }
 
-/// Nobody believes any certificate of a node any more, but `one`: whatever this node's clock says, also those that have ended by it.
+/// Nobody believes any certificate of a node any more, but `one`: whatever this node's clock says,
+/// also those that have ended by it.
 pub(super) fn revoke_all(registry: &dyn Registry, node: &str, but: Option<&str>) -> Result<(), Problem> {
     let prefix = format!("{ISSUED}{node}/");
     for (key, entry) in registry.list(&prefix).map_err(failed)? {
@@ -125,8 +131,8 @@ pub(super) fn revoke_all(registry: &dyn Registry, node: &str, but: Option<&str>)
     Ok(())
 }
 
-/// Drops what is known of certificates that have ended by themselves. Only for a node whose clock others agree with ([`super::clock`]): to one that is months
-/// ahead every certificate has ended.
+/// Drops what is known of certificates that have ended by themselves. Only for a node whose clock
+/// others agree with ([`super::clock`]): to one that is months ahead every certificate has ended.
 pub(super) fn forget_what_has_ended(registry: &dyn Registry) -> Result<(), Problem> {
     for (key, entry) in registry.list(ISSUED).map_err(failed)? {
         if is_over(&entry.value) {
@@ -172,7 +178,8 @@ mod tests {
         revoke(&registry, "b", two).unwrap();
         revoke_all(&registry, "b", None).unwrap();
         assert!(has(format!("issued/bb/{three}")) && keys(&registry).len() == 3, "{:?}", keys(&registry));
-        // Each with what shows that it was issued, so that it counts with every node; and that stays.
+        // Each with what shows that it was issued, so that it counts with every node; and that
+        // stays.
         let heard = |registry: &Memory| {
             let identity = authority.identity("a", SystemTime::now()).unwrap();
             let revoked = registry.list(REVOKED).unwrap();
@@ -228,7 +235,8 @@ mod tests {
         assert_eq!(left.len(), Purpose::Renewal.most() + 1);
     }
 
-    /// A node whose clock was months ahead took every certificate for one that had ended, and a node that it removed went on with its own.
+    /// A node whose clock was months ahead took every certificate for one that had ended, and a
+    /// node that it removed went on with its own.
     #[test]
     fn what_has_ended_by_this_nodes_clock_is_revoked_all_the_same() {
         let registry = Memory::default();

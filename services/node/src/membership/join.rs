@@ -63,7 +63,8 @@ pub(crate) struct Welcome {
 /// The proof to a machine that wants to join that the node has the authority's key.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Proof {
-    /// The authority's, of what this connection is known by to both ends: nobody in between can pass it on.
+    /// The authority's, of what this connection is known by to both ends: nobody in between can
+    /// pass it on.
     pub(super) signature: String,
 }
 
@@ -125,7 +126,8 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
             number: Some(number::take(etcd, &knock.name)?),
         };
         enter(etcd, &record)?;
-        // After that, so that who replaces the authority sees the node, or this sees that it is replaced.
+        // After that, so that who replaces the authority sees the node, or this sees that it is
+        // replaced.
         let booked = begin_books(etcd, &record, &chain_pem).and_then(|()| authority::settled(etcd));
         let booked = booked.map(|settled| settled == authority.fingerprint());
         let booked = booked.and_then(|same| if same { Ok(()) } else { Err(replaced()) });
@@ -205,13 +207,15 @@ pub(super) fn check_free(registry: &dyn Registry, name: &str, address: SocketAdd
     Ok(())
 }
 
-/// Whether a node has that address. One that took it and was never written down has not: whoever let it in died in between.
+/// Whether a node has that address. One that took it and was never written down has not: whoever
+/// let it in died in between.
 fn has_address(registry: &dyn Registry, node: &str, address: SocketAddr) -> Result<bool, Problem> {
     let record = get_json::<NodeRecord>(registry, &format!("{NODES}{node}"))?;
     Ok(record.is_some_and(|(record, _)| record.address == address))
 }
 
-/// Takes an address for a node, also from one that was never written down. Returns the revision by which it has it.
+/// Takes an address for a node, also from one that was never written down. Returns the revision by
+/// which it has it.
 fn take_address(registry: &dyn Registry, record: &NodeRecord) -> Result<u64, Problem> {
     let (address, name) = (record.address, &record.name);
     let key = format!("{ADDRESSES}{address}");
@@ -227,7 +231,8 @@ fn take_address(registry: &dyn Registry, record: &NodeRecord) -> Result<u64, Pro
         return Err(refused(&by));
     }
     let revision = put(name, Expected::Revision(revision))?;
-    // It may have been written down a moment ago, and has not looked whether the address is still its own, or has: then it keeps it.
+    // It may have been written down a moment ago, and has not looked whether the address is still
+    // its own, or has: then it keeps it.
     if by != *name && has_address(registry, &by, address)? {
         put(&by, Expected::Revision(revision))?;
         return Err(refused(&by));
@@ -274,7 +279,8 @@ pub(crate) fn leave(registry: &dyn Registry, name: &str) -> Result<(), Problem> 
     registry.delete(&format!("{RENEWALS}{name}"), Expected::Anything).map_err(failed)?;
     registry.delete(&format!("{ADDRESSES}{}", record.address), Expected::Anything).map_err(failed)?;
     registry.delete(&format!("{NODES}{name}"), Expected::Revision(revision)).map_err(failed)?;
-    // What was issued meanwhile: who issues looks for the node's record after it has written it down.
+    // What was issued meanwhile: who issues looks for the node's record after it has written it
+    // down.
     issued::revoke_all(registry, name, None)
 }
 

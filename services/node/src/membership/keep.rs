@@ -1,6 +1,6 @@
-//! The threads that run as long as the daemon does: they keep the lease, suspect others, and follow the other nodes and the
-//! authority. Each has a thread, because the
-//! registry's calls block; when one stops being answered, the fence closes by the clock alone.
+//! The threads that run as long as the daemon does: they keep the lease, suspect others, and follow
+//! the other nodes and the authority. Each has a thread, because the registry's calls block; when
+//! one stops being answered, the fence closes by the clock alone.
 
 use super::doubts::{self, Keys, MAX_WORDS, Word};
 use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED, Trouble};
@@ -16,7 +16,8 @@ use std::time::Duration;
 use trust::Serial;
 
 const MS: u64 = 1_000_000;
-/// The shortest lease that etcd grants with its usual settings: a node that dies is noticed when it ends, which is within 3 s.
+/// The shortest lease that etcd grants with its usual settings: a node that dies is noticed when it
+/// ends, which is within 3 s.
 const TTL: Duration = Duration::from_secs(2);
 pub(super) const TTL_NS: u64 = 2_000 * MS;
 /// The time that a node has to stop the domains that others may take over.
@@ -81,7 +82,8 @@ impl Cluster {
                 (Next::Wait(until), _) => Some(Duration::from_nanos(until.saturating_sub(now))),
                 (Next::Renew, Some(life)) => self.renew(&mut holder, life, say),
                 (Next::Grant | Next::Renew, _) => match self.begin(&mut holder, now) {
-                    // What is held is held from the first renewal on that says that nobody doubts it.
+                    // What is held is held from the first renewal on that says that nobody doubts
+                    // it.
                     Ok(begun) => self.renew(&mut holder, current.insert(begun), say),
                     Err(problem) => {
                         self.say_why(&problem.message);
@@ -91,7 +93,8 @@ impl Cluster {
             };
             self.publish(&holder);
             if let Some(pause) = pause {
-                // tidy(sleep): until the next renewal, or until a registry that failed is asked again.
+                // tidy(sleep): until the next renewal, or until a registry that failed is asked
+                // again.
                 std::thread::sleep(pause.min(LOOK_AROUND));
             }
         }
@@ -118,7 +121,8 @@ impl Cluster {
             Ok(Counted::Gone) => {
                 holder.lost(life.number);
                 self.say_why("its lease ended: it was cut off from the registry for too long");
-                // What is bound to it and is not gone goes at once, and not when another life of this node is on its way.
+                // What is bound to it and is not gone goes at once, and not when another life of
+                // this node is on its way.
                 if let Err(error) = self.etcd().revoke(&life.lease) {
                     tracing::debug!(%error, "the lease ends by itself");
                 }
@@ -131,7 +135,8 @@ impl Cluster {
         None
     }
 
-    /// Takes a doubt of this node away. Its life lasts if it could: then none stood at a moment after the renewal was sent that found this one.
+    /// Takes a doubt of this node away. Its life lasts if it could: then none stood at a moment
+    /// after the renewal was sent that found this one.
     fn answer(&self, keys: &Keys, life: &Life, there: &Entry) -> Result<Counted, RegistryError> {
         let said = doubts::read(self.me(), there);
         if let Some(record) = said.filter(|record| record.over) {
@@ -139,7 +144,8 @@ impl Cluster {
                 tracing::warn!(by = record.by, "another node found that this one's life is over");
                 return Ok(Counted::Gone);
             }
-            // An earlier life was ended, and that is not done yet: claims that are bound to it go before this one begins.
+            // An earlier life was ended, and that is not done yet: claims that are bound to it go
+            // before this one begins.
             for (key, bound) in self.etcd().list_bound(&keys.doubt)? {
                 if key == keys.doubt && bound.entry == *there {
                     self.etcd().revoke_bound(&bound)?;
@@ -201,7 +207,8 @@ impl Cluster {
         Ok(Life { number, lease, revision })
     }
 
-    /// Says to the others that this node lives. Returns which life it is, and the revision of what says so.
+    /// Says to the others that this node lives. Returns which life it is, and the revision of what
+    /// says so.
     fn show(
         &self,
         key: &str,
@@ -390,7 +397,8 @@ fn set<T: serde::de::DeserializeOwned>(map: &mut BTreeMap<String, T>, name: &str
     };
 }
 
-/// A record by the name that ends its key. A record that is not understood is logged, and counts as absent.
+/// A record by the name that ends its key. A record that is not understood is logged, and counts as
+/// absent.
 fn read<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Option<(String, T)> {
     let name = key.split_once('/')?.1.to_owned();
     serde_json::from_slice(value)

@@ -1,7 +1,8 @@
-//! The cluster that a node belongs to: who else is in it and lives, what this node may still do, and how nodes speak to each other.
+//! The cluster that a node belongs to: who else is in it and lives, what this node may still do,
+//! and how nodes speak to each other.
 //!
-//! A node that belongs to none has no [`Cluster`], and nothing of this runs. `docs/spec/joining.md` describes what nodes say;
-//! `docs/adr/0019-*` and `docs/adr/0020-*` say why.
+//! A node that belongs to none has no [`Cluster`], and nothing of this runs. `docs/spec/joining.md`
+//! describes what nodes say; `docs/adr/0019-*` and `docs/adr/0020-*` say why.
 
 mod authority;
 mod call;
@@ -74,7 +75,8 @@ pub(crate) struct NodeRecord {
     pub(crate) joined_unix_s: u64,
     pub(crate) serial: String,
     pub(crate) version: String,
-    /// Its number, which no other node of the cluster ever had. None: a release entered it that knew of none.
+    /// Its number, which no other node of the cluster ever had. None: a release entered it that
+    /// knew of none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) number: Option<u32>,
 }
@@ -87,8 +89,8 @@ pub(crate) struct AliveRecord {
     /// The start of its machine: two machines with one name are noticed.
     pub(crate) boot: String,
     pub(crate) since_unix_s: u64,
-    /// It counts no renewal while a doubt of it stands, and believes in one that it counts for less than this after it was sent. None: it is of a release that
-    /// knows of no doubts.
+    /// It counts no renewal while a doubt of it stands, and believes in one that it counts for less
+    /// than this after it was sent. None: it is of a release that knows of no doubts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answers_within_ms: Option<u64>,
 }
@@ -164,7 +166,8 @@ pub(crate) enum Trouble {
 }
 
 impl State {
-    /// Returns the record of a node: from the registry, or from earlier where that has not answered yet.
+    /// Returns the record of a node: from the registry, or from earlier where that has not answered
+    /// yet.
     fn record(&self, name: &str) -> Option<&NodeRecord> {
         if self.listed { self.records.get(name) } else { self.remembered.get(name) }
     }
@@ -231,7 +234,8 @@ impl Cluster {
         self.inner.identity.node()
     }
 
-    /// Returns the incarnation of this node: another after each lease that was lost. 0: it has none yet.
+    /// Returns the incarnation of this node: another after each lease that was lost. 0: it has none
+    /// yet.
     pub(crate) fn incarnation(&self) -> u64 {
         self.inner.incarnation.load(Ordering::Relaxed)
     }
@@ -283,7 +287,8 @@ impl Cluster {
         self.state().record(name)?.number
     }
 
-    /// Names of all nodes, this one included. `None`: the registry was never asked, by no daemon of this node.
+    /// Names of all nodes, this one included. `None`: the registry was never asked, by no daemon of
+    /// this node.
     pub(crate) fn names(&self) -> Option<Vec<String>> {
         let state = self.state();
         let records = if state.listed { &state.records } else { &state.remembered };
@@ -295,7 +300,8 @@ impl Cluster {
         self.inner.changes.subscribe()
     }
 
-    /// Ticks when this node has another certificate, or believes somebody else, and has written it down.
+    /// Ticks when this node has another certificate, or believes somebody else, and has written it
+    /// down.
     pub(crate) fn trust_changes(&self) -> watch::Receiver<u64> {
         self.inner.trust_changes.subscribe()
     }
@@ -335,7 +341,8 @@ impl Cluster {
         self.inner.held_until.subscribe()
     }
 
-    /// Puts something that is gone when this node no longer lives. Takes as long as the registry does.
+    /// Puts something that is gone when this node no longer lives. Takes as long as the registry
+    /// does.
     ///
     /// # Errors
     /// As for [`Registry::put`]; this node is fenced.
@@ -400,7 +407,8 @@ impl Cluster {
         self.inner.certificate.lock().await
     }
 
-    /// Whether this machine, which was removed, is about to be another node: this one lives no more then.
+    /// Whether this machine, which was removed, is about to be another node: this one lives no more
+    /// then.
     pub(crate) fn joins_anew(&self, does: bool) {
         self.inner.joins_anew.store(does, Ordering::Relaxed);
     }
@@ -431,7 +439,8 @@ fn member(record: &NodeRecord, alive: Option<&AliveRecord>) -> Member {
     }
 }
 
-/// Asks the member on this machine first, where there is one: so the loss of another machine costs this one no connection that has to end first.
+/// Asks the member on this machine first, where there is one: so the loss of another machine costs
+/// this one no connection that has to end first.
 fn nearest_first(mut settings: EtcdSettings, own: IpAddr) -> EtcdSettings {
     settings.endpoints.sort_by_key(|endpoint| !is_of(endpoint, own));
     settings
@@ -498,7 +507,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
     crate::base::REGISTRY.run(work).await.unwrap_or_else(|why| Err(failed(why)))
 }
 
-/// As [`blocking`], for machines that want to join: however many they are, the node itself goes on asking.
+/// As [`blocking`], for machines that want to join: however many they are, the node itself goes on
+/// asking.
 pub(crate) async fn for_strangers<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {

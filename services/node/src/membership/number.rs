@@ -1,4 +1,5 @@
-//! Numbers of nodes: each has one that no other node of its cluster ever had, so that no address of an endpoint is given twice.
+//! Numbers of nodes: each has one that no other node of its cluster ever had, so that no address of
+//! an endpoint is given twice.
 
 use super::{failed, to_json};
 use crate::admin::{Code, Problem};

@@ -1,5 +1,5 @@
-//! The cluster's own etcd: begun with the cluster, and its member on this node kept as membership wants it: certificates, who is believed, who is not any more,
-//! where it is.
+//! The cluster's own etcd: begun with the cluster, and its member on this node kept as membership
+//! wants it: certificates, who is believed, who is not any more, where it is.
 
 use super::config::Config;
 use super::growth::{self, Growing};
@@ -23,7 +23,8 @@ pub(crate) const CERTIFICATE_PATH: &str = "/v1/etcd/certificate";
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// How often the members are looked at, by each node: one small request to one member.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// For how long members and nodes believe a former authority in etcd's certificates: each member gets another one as soon as the next authority is in force.
+/// For how long members and nodes believe a former authority in etcd's certificates: each member
+/// gets another one as soon as the next authority is in force.
 const FORMER: Duration = Duration::from_secs(120);
 /// Members that start anew on every node do so one after the other, so far apart.
 const ONE_BY_ONE: Duration = Duration::from_secs(3);
@@ -52,8 +53,8 @@ pub(super) fn settings(
     EtcdSettings { endpoints: endpoints.to_vec(), prefix: prefix.to_owned(), tls: Some(tls) }
 }
 
-/// Begins an etcd of one member on this node, and waits until it answers. The member's certificate is to be written down as soon as there is a cluster to
-/// remove the node from.
+/// Begins an etcd of one member on this node, and waits until it answers. The member's certificate
+/// is to be written down as soon as there is a cluster to remove the node from.
 pub(super) async fn begin(
     ground: &Arc<Ground>,
     authority: &Authority,
@@ -278,14 +279,14 @@ async fn look(cluster: &Cluster, keeper: &Arc<Keeper>, before: &mut Before) -> R
     growth::step(cluster, keeper, &believed, &members, &mut before.growing).await
 }
 
-/// Returns the serials that the member is to refuse: all that are revoked, and, while it believes an authority that this node believes no more, all that it
-/// was told before.
+/// Returns the serials that the member is to refuse: all that are revoked, and, while it believes
+/// an authority that this node believes no more, all that it was told before.
 fn refused(revoked: &Revoked, told: Option<&BTreeSet<Serial>>) -> BTreeSet<Serial> {
     revoked.serials().chain(told.into_iter().flatten()).cloned().collect()
 }
 
-/// Writes down for the member who is believed, and who is not any more. Returns whether it has to start anew for that: etcd reads authorities once, and ends no
-/// connection of who was revoked.
+/// Writes down for the member who is believed, and who is not any more. Returns whether it has to
+/// start anew for that: etcd reads authorities once, and ends no connection of who was revoked.
 fn refresh(
     room: &Room,
     believed: &str,
@@ -306,8 +307,8 @@ fn refresh(
     Ok(anew)
 }
 
-/// Starts the member anew, after those of nodes whose names come before. Not at once: a node that was removed, and lives, is to hear of it on the connection
-/// that it has.
+/// Starts the member anew, after those of nodes whose names come before. Not at once: a node that
+/// was removed, and lives, is to hear of it on the connection that it has.
 async fn restart_in_turn(cluster: &Cluster, keeper: &Keeper) {
     let names = cluster.names().unwrap_or_default();
     let before = names.iter().filter(|name| name.as_str() < cluster.me()).count();
@@ -352,7 +353,8 @@ fn follow_members(cluster: &Cluster, members: &[EtcdMember], believed: &str) -> 
 mod tests {
     use super::*;
 
-    /// etcd believes a former authority for a while. A node that believes it no more does not keep for certain which of its certificates were revoked.
+    /// etcd believes a former authority for a while. A node that believes it no more does not keep
+    /// for certain which of its certificates were revoked.
     #[test]
     fn what_is_revoked_of_a_former_authority_stays_refused_while_etcd_believes_it() {
         let now = SystemTime::now();

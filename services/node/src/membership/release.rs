@@ -2,14 +2,16 @@
 
 use crate::admin::{Code, Problem};
 
-/// Protocols of the peer API that this release speaks, the newest first (ALPN). A release that adds one keeps the one before.
+/// Protocols of the peer API that this release speaks, the newest first (ALPN). A release that adds
+/// one keeps the one before.
 pub(crate) const PROTOCOLS: &[&[u8]] = &[b"tombolo-peer/1"];
 /// The header by which a caller says its release.
 pub(crate) const RELEASE_HEADER: &str = "tombolo-release";
 /// This one.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// A release as a number that grows by one with each: before 1.0 each minor version is one, afterwards each major one.
+/// A release as a number that grows by one with each: before 1.0 each minor version is one,
+/// afterwards each major one.
 fn number(release: &str) -> Option<u64> {
     let mut parts = release.split('.').map(str::parse::<u64>);
     match (parts.next()?.ok()?, parts.next()?.ok()?) {

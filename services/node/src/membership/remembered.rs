@@ -1,6 +1,8 @@
-//! The nodes of the cluster when its registry could be asked last: a daemon that starts while it can't be goes on with that.
+//! The nodes of the cluster when its registry could be asked last: a daemon that starts while it
+//! can't be goes on with that.
 //!
-//! It says where nodes are and which numbers they have, so that links go on. Nothing is placed by it, and nobody is believed because of it.
+//! It says where nodes are and which numbers they have, so that links go on. Nothing is placed by
+//! it, and nobody is believed because of it.
 
 use super::NodeRecord;
 use std::collections::BTreeMap;
@@ -32,7 +34,8 @@ pub(super) fn load(state_dir: &Path) -> BTreeMap<String, NodeRecord> {
     })
 }
 
-/// Replaces it. It is not forced to the disk: after a power failure nothing runs on that would need it.
+/// Replaces it. It is not forced to the disk: after a power failure nothing runs on that would need
+/// it.
 pub(super) fn store(state_dir: &Path, members: &BTreeMap<String, NodeRecord>) -> io::Result<()> {
     let path = path(state_dir);
     let new = path.with_extension("new");

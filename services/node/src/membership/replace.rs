@@ -106,7 +106,8 @@ impl Cluster {
         let mut why = Vec::new();
         for member in self.nodes().into_iter().filter(|member| member.alive && member.name != self.me()) {
             let handed = self.call::<Handed>(&member.name, Method::POST, PATH, &ask).await;
-            // Whoever answers in its place, with the authority of before, is not the last who is asked.
+            // Whoever answers in its place, with the authority of before, is not the last who is
+            // asked.
             let handed = handed.and_then(|handed| Authority::from_pem(&handed.authority_pem).map_err(failed));
             match handed {
                 Ok(authority) if authority.fingerprint() == next => return Ok(authority),

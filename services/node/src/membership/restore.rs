@@ -1,4 +1,5 @@
-//! The cluster's own etcd, begun again from a copy: on one node with the copy, on the others with where that is. No daemon runs meanwhile.
+//! The cluster's own etcd, begun again from a copy: on one node with the copy, on the others with
+//! where that is. No daemon runs meanwhile.
 
 use super::config::Config;
 use super::{failed, trust_folder};
@@ -10,10 +11,12 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 use trust::{Authority, Identity, Revoked};
 
-/// Begins the cluster's own etcd on this node, with what a copy holds and no other member. Returns where it will be.
+/// Begins the cluster's own etcd on this node, with what a copy holds and no other member. Returns
+/// where it will be.
 ///
 /// # Errors
-/// This node is of no such cluster; the copy is none; there is no program that restores. Everything is as it was then.
+/// This node is of no such cluster; the copy is none; there is no program that restores. Everything
+/// is as it was then.
 pub(crate) fn from_copy(ground: &Ground, copy: &Path) -> Result<String, Problem> {
     let (config, identity) = standing(&ground.state_dir)?;
     super::etcd_view::check(copy).map_err(|error| {
@@ -39,7 +42,8 @@ pub(crate) fn from_copy(ground: &Ground, copy: &Path) -> Result<String, Problem>
     Ok(at)
 }
 
-/// Has this node look for the cluster's own etcd at the node at `at`, where it was begun again. A member that this node has is put aside.
+/// Has this node look for the cluster's own etcd at the node at `at`, where it was begun again. A
+/// member that this node has is put aside.
 ///
 /// # Errors
 /// This node is of no such cluster, or is that node.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 use trust::{Authority, Identity, Request};
 
-/// How often it is seen whether another certificate is due: often enough that many attempts fit into the last third of its time.
+/// How often it is seen whether another certificate is due: often enough that many attempts fit
+/// into the last third of its time.
 const LOOK_EVERY: Duration = Duration::from_secs(3_600);
 
 /// How many looks are a day.
@@ -71,7 +72,8 @@ pub(super) fn note(
     Err(Problem::new(Code::Refused, format!("node {node} was removed from the cluster")))
 }
 
-/// Gets another certificate and takes it into use. Returns until when it is valid. `revoke`: nobody believes the earlier ones any more.
+/// Gets another certificate and takes it into use. Returns until when it is valid. `revoke`: nobody
+/// believes the earlier ones any more.
 pub(crate) async fn rotate(cluster: &Cluster, revoke: bool) -> Result<u64, Problem> {
     let _changing = cluster.inner.certificate.lock().await;
     if cluster.is_over() {

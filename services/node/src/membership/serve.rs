@@ -27,7 +27,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const JOIN_PATH: &str = "/v1/join";
 /// Where it is shown first that the node has the authority's key.
 pub(crate) const PROOF_PATH: &str = "/v1/join/proof";
-/// By which a connection is known to both of its ends and to nobody in between (RFC 8446, 7.5; RFC 5705).
+/// By which a connection is known to both of its ends and to nobody in between (RFC 8446, 7.5; RFC
+/// 5705).
 const CONNECTION_LABEL: &[u8] = b"EXPORTER-tombolo-join";
 
 /// The caller, as its certificate says.

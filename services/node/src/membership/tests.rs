@@ -32,7 +32,8 @@ fn of_two_nodes_with_one_name_or_one_address_the_second_is_refused_and_leaves_no
     enter(&registry, &record("b", "10.0.0.1:7421")).unwrap();
 }
 
-/// A node died between two steps of letting another in, and the address was taken for good: no command freed it.
+/// A node died between two steps of letting another in, and the address was taken for good: no
+/// command freed it.
 #[test]
 fn an_address_that_was_taken_for_a_node_that_was_never_written_down_is_free() {
     let registry = Memory::default();

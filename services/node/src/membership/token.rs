@@ -1,6 +1,8 @@
-//! Tokens: what lets one machine into the cluster, once, for some time. `docs/spec/joining.md` has the format.
+//! Tokens: what lets one machine into the cluster, once, for some time. `docs/spec/joining.md` has
+//! the format.
 //!
-//! The registry's record of a token is signed by the cluster's authority: whoever can write into the registry can remove a token, and make none
+//! The registry's record of a token is signed by the cluster's authority: whoever can write into
+//! the registry can remove a token, and make none
 //! (`docs/adr/0071-what-the-registry-says-is-signed.md`).
 
 use super::clock::APART_S;
@@ -187,8 +189,9 @@ pub(crate) async fn make(cluster: &Cluster, request: TokenRequest) -> Result<Tok
     Ok(TokenView { token: token.to_string(), expires_unix_s, ttl_s, address })
 }
 
-/// Writes a token down that names this authority. It is looked at once more after that: who replaces the authority deletes all tokens before it is done, and
-/// so deletes this one, or this sees it.
+/// Writes a token down that names this authority. It is looked at once more after that: who
+/// replaces the authority deletes all tokens before it is done, and so deletes this one, or this
+/// sees it.
 fn enter(registry: &dyn Registry, key: &str, record: &Record, authority: Fingerprint) -> Result<(), Problem> {
     registry.put(key, &to_json(record)?, Expected::Absent).map_err(failed)?;
     let settled = authority::settled(registry);
@@ -292,7 +295,8 @@ fn unknown() -> Problem {
     refused("the token is not known here: it was used already, has expired, or was never one of this cluster")
 }
 
-/// The tokens that a node made end with it. One that it is writing down at this moment is refused when it is used.
+/// The tokens that a node made end with it. One that it is writing down at this moment is refused
+/// when it is used.
 pub(super) fn end_those_of(registry: &dyn Registry, node: &str) -> Result<(), Problem> {
     for (key, entry) in registry.list(TOKENS).map_err(failed)? {
         if serde_json::from_slice::<Record>(&entry.value).map_or(true, |record| record.by == node) {
@@ -385,7 +389,8 @@ mod tests {
         assert!(used.message.contains("used already"), "{used}");
     }
 
-    /// Somebody who can write into etcd put a token there of its own, with the right to let others join, and was handed the authority's key.
+    /// Somebody who can write into etcd put a token there of its own, with the right to let others
+    /// join, and was handed the authority's key.
     #[test]
     fn what_the_registry_says_of_a_token_is_nothing_without_the_authoritys_signature() {
         let (registry, authority) = cluster();
@@ -446,7 +451,8 @@ mod tests {
         super::super::join::leave(&registry, "b").unwrap();
         assert!(registry.get(&format!("{TOKENS}{}", of_b.id)).unwrap().is_none());
         look(&of_a).unwrap();
-        // It knows what lets it into etcd, and puts it back; another machine may have its name by now.
+        // It knows what lets it into etcd, and puts it back; another machine may have its name by
+        // now.
         put(&registry, &of_b, &made_by_b);
         assert!(look(&of_b).unwrap_err().message.contains("node b, which made the token, was removed"));
         let again = NodeRecord { number: Some(2), ..record("b", "10.0.0.2:7420") };

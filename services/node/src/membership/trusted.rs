@@ -1,4 +1,5 @@
-//! Connections to other nodes that end when what was shown on them is believed no more: a handshake looks at it once, and some connections live long.
+//! Connections to other nodes that end when what was shown on them is believed no more: a handshake
+//! looks at it once, and some connections live long.
 
 use super::Cluster;
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! The bounds of the peer API's connections: nodes, which have shown a certificate, always get in; callers without one get the places that are left to
-//! strangers.
+//! The bounds of the peer API's connections: nodes, which have shown a certificate, always get in;
+//! callers without one get the places that are left to strangers.
 
 use super::Cluster;
 use std::collections::BTreeMap;
@@ -9,11 +9,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use trust::{Place, SentAway, Strangers};
 
-/// Connections that have shown no certificate (yet), from addresses where no node is: enough for a rack of machines that join at once.
+/// Connections that have shown no certificate (yet), from addresses where no node is: enough for a
+/// rack of machines that join at once.
 const MAX_STRANGERS: usize = 32;
 /// Of these from one address: a machine that joins needs one.
 const MAX_STRANGERS_OF_ONE: usize = 4;
-/// The same from addresses where nodes are, which strangers do not have: beside each node's own connections there may be those of its domains.
+/// The same from addresses where nodes are, which strangers do not have: beside each node's own
+/// connections there may be those of its domains.
 const MAX_NEIGHBOURS: usize = 128;
 /// See [`MAX_NEIGHBOURS`].
 const MAX_NEIGHBOURS_OF_ONE: usize = 16;
@@ -23,7 +25,8 @@ const MAX_JOINS: usize = 4;
 const MAX_OF_NODES: usize = 512;
 /// Of these of one node: more than its commands here and those who read logs.
 const MAX_OF_ONE_NODE: usize = 128;
-/// How long a stranger has for its handshake, and for its request: a machine that joins says all at once.
+/// How long a stranger has for its handshake, and for its request: a machine that joins says all at
+/// once.
 pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The connections that are open, and their limits.
@@ -73,7 +76,8 @@ impl Visitors {
         Some((Stranger { place: Arc::new(place), joins: Arc::clone(&self.joins) }, sent_away))
     }
 
-    /// Counts a connection that has shown that it is this node. `None`: the node has too many connections, or all nodes have.
+    /// Counts a connection that has shown that it is this node. `None`: the node has too many
+    /// connections, or all nodes have.
     pub(super) fn is_node(&self, node: &str) -> Option<OfNode> {
         let mut of_nodes = lock(&self.of_nodes);
         let all: usize = of_nodes.values().sum();

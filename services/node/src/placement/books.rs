@@ -1,4 +1,5 @@
-//! The records of placement in a cluster's registry, and this node's writes. `docs/spec/placement.md` describes the keys.
+//! The records of placement in a cluster's registry, and this node's writes.
+//! `docs/spec/placement.md` describes the keys.
 
 use crate::base::RegistryDebug;
 use crate::domains::Desired;
@@ -94,7 +95,8 @@ pub(crate) struct At<T> {
     pub(crate) revision: u64,
 }
 
-/// The records of the registry, read key by key: what follows from them is written by compare-and-swap.
+/// The records of the registry, read key by key: what follows from them is written by
+/// compare-and-swap.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) desired: BTreeMap<String, At<Arc<Desired>>>,
@@ -181,7 +183,8 @@ impl Books {
     }
 }
 
-/// Returns the offers of nodes. One that is not understood is of another release, and counts as none.
+/// Returns the offers of nodes. One that is not understood is of another release, and counts as
+/// none.
 fn offers(registry: &dyn RegistryDebug) -> Result<BTreeMap<String, At<Offer>>, BooksError> {
     let mut found = BTreeMap::new();
     for (key, entry) in registry.list(PROMISES)? {

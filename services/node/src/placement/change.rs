@@ -1,4 +1,5 @@
-//! `up` and `down` in a cluster: what is desired is written down, and every node follows; whoever asked is told how it goes.
+//! `up` and `down` in a cluster: what is desired is written down, and every node follows; whoever
+//! asked is told how it goes.
 
 use super::books::{self, Books, BooksError, Seen};
 use super::{Following, Key};
@@ -13,7 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topology::{Step, Topology};
 
-/// How long a step may take beyond what its domain has to become ready: to be noticed, claimed, and ended where it was.
+/// How long a step may take beyond what its domain has to become ready: to be noticed, claimed, and
+/// ended where it was.
 const STEP_PATIENCE: Duration = Duration::from_secs(30);
 /// How often the books are looked at, should no change be told.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);

@@ -1,4 +1,5 @@
-//! The hand-over of a domain's last incarnation, on its way to the node that has the domain next: `handover/DC/DOMAIN` in the registry.
+//! The hand-over of a domain's last incarnation, on its way to the node that has the domain next:
+//! `handover/DC/DOMAIN` in the registry.
 
 use super::books::{self, BooksError};
 use super::{Following, Key, remove, written};

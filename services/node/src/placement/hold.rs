@@ -1,4 +1,5 @@
-//! The hold of this node on its claims: monitors are told until when it has it, and what may run elsewhere ends when that has passed.
+//! The hold of this node on its claims: monitors are told until when it has it, and what may run
+//! elsewhere ends when that has passed.
 
 use super::Following;
 use crate::domains::Domains;
@@ -34,7 +35,8 @@ impl Hold {
         self.lock().lapses
     }
 
-    /// Whether a monitor may have ended its domain since then, because it found that the hold had passed.
+    /// Whether a monitor may have ended its domain since then, because it found that the hold had
+    /// passed.
     pub(super) fn lapsed_since(&self, lapses: u64) -> bool {
         let told = self.lock();
         told.lapses != lapses || has_passed(told.until, domain::hold::now_ns())
@@ -50,7 +52,8 @@ pub(super) fn keep(node: &Arc<Domains>, following: &Arc<Following>) {
     tokio::spawn(end_with_it(Arc::clone(node), Arc::clone(following)));
     let (run_dir, of, runtime) =
         (node.run_dir().to_path_buf(), Arc::clone(following), tokio::runtime::Handle::current());
-    // Not by the threads that do what blocks: all of them may wait for the registry, and a monitor that is told late ends its domain.
+    // Not by the threads that do what blocks: all of them may wait for the registry, and a monitor
+    // that is told late ends its domain.
     let started =
         std::thread::Builder::new().name("hold".into()).spawn(move || keep_told(&run_dir, &of, &runtime));
     if let Err(error) = started {
@@ -140,7 +143,8 @@ async fn let_go(node: &Arc<Domains>) {
 mod tests {
     use super::*;
 
-    /// A daemon that was stopped for seconds finds a hold that is not over, of a lease that it has taken since; what it was about to start is over.
+    /// A daemon that was stopped for seconds finds a hold that is not over, of a lease that it has
+    /// taken since; what it was about to start is over.
     #[test]
     fn a_hold_that_passed_unseen_is_not_forgotten() {
         let mut lapse = Lapse::default();

@@ -1,7 +1,8 @@
 //! Following what a cluster wants: which domains run here, and which no longer.
 //!
-//! Every daemon reads the same books and decides by the same function ([`placement::judge`]); who is first is settled by
-//! compare-and-swap. One pass looks at everything, so that nothing depends on having heard of every change.
+//! Every daemon reads the same books and decides by the same function ([`placement::judge`]); who
+//! is first is settled by compare-and-swap. One pass looks at everything, so that nothing depends
+//! on having heard of every change.
 
 mod books;
 mod change;
@@ -35,7 +36,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use topology::{Domain, Topology};
 
-/// How long the books are trusted without a word of a change: a watch that broke without a sign costs no more than this.
+/// How long the books are trusted without a word of a change: a watch that broke without a sign
+/// costs no more than this.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Pause after the books could not be read.
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
@@ -43,7 +45,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(300);
 const GATHER: Duration = Duration::from_millis(5);
 /// How long a node that lacks something for a domain is not asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// How long the thread that waits for changes waits at a time before it looks whether it is still wanted.
+/// How long the thread that waits for changes waits at a time before it looks whether it is still
+/// wanted.
 const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A node's part in a cluster.
@@ -242,8 +245,8 @@ impl Following {
     }
 }
 
-/// Reads the books before anything is adopted. Where the cluster can't be reached, the copy on this node says what is desired, and what
-/// runs here and may not run elsewhere goes on.
+/// Reads the books before anything is adopted. Where the cluster can't be reached, the copy on this
+/// node says what is desired, and what runs here and may not run elsewhere goes on.
 pub(crate) async fn begin(node: &Arc<Domains>, following: &Arc<Following>) {
     let books = match following.refresh().await {
         Ok(books) => books,
@@ -303,7 +306,8 @@ fn watch_registry(following: &Arc<Following>) {
         while let Some(following) = weak.upgrade() {
             let current = match watch.take() {
                 Some(watch) => Ok(watch),
-                // Everything below: the books have several prefixes, and whatever else changes is rare.
+                // Everything below: the books have several prefixes, and whatever else changes is
+                // rare.
                 None => following.peers.registry().watch("").inspect(|_| following.poke()),
             };
             drop(following);
@@ -349,7 +353,8 @@ async fn pass(node: &Arc<Domains>, following: &Arc<Following>) -> Result<(), Boo
             continue;
         }
         for domain in desired.value.topology.start_order() {
-            // What was claimed just now counts for the next one: that is decided by books that say so.
+            // What was claimed just now counts for the next one: that is decided by books that say
+            // so.
             let of = Of { dc, topology: &desired.value.topology, domain, lapses };
             if decide(node, following, &books, of).await? {
                 break 'all;
@@ -416,7 +421,8 @@ struct Of<'a> {
     dc: &'a str,
     topology: &'a Topology,
     domain: &'a Domain,
-    /// How often the hold had passed before the books were read: what they say of claims is over when it has passed since.
+    /// How often the hold had passed before the books were read: what they say of claims is over
+    /// when it has passed since.
     lapses: u64,
 }
 
@@ -535,7 +541,8 @@ fn run(node: &Arc<Domains>, following: &Arc<Following>, books: &Books, of: Of<'_
         tracing::debug!(dc = key.0, domain = key.1, waits_for = name, "it waits");
         return;
     }
-    // Frontends wait for a backend anyway; to start after it saves them the wait, where it is on this node.
+    // Frontends wait for a backend anyway; to start after it saves them the wait, where it is on
+    // this node.
     if topology
         .backends(domain)
         .into_iter()
@@ -561,7 +568,8 @@ fn run(node: &Arc<Domains>, following: &Arc<Following>, books: &Books, of: Of<'_
             return;
         }
         if domain.restart.elsewhere && following_too.hold.lapsed_since(lapses) {
-            // Another node may have its claim by now, although this one holds others again: the next pass reads whose it is.
+            // Another node may have its claim by now, although this one holds others again: the
+            // next pass reads whose it is.
             tracing::warn!(dc = of.0, domain = of.1, "this node was cut off before it was started");
             return;
         }
@@ -579,7 +587,8 @@ fn run(node: &Arc<Domains>, following: &Arc<Following>, books: &Books, of: Of<'_
             return;
         }
         if ready.is_err() && domain.restart.elsewhere && following_too.hold.lapsed_since(lapses) {
-            // Its monitor ended it in the middle of its start, or this daemon did. What becomes of it is decided by whoever has its claim.
+            // Its monitor ended it in the middle of its start, or this daemon did. What becomes of
+            // it is decided by whoever has its claim.
             tracing::warn!(dc = of.0, domain = of.1, "this node was cut off while it was started");
             if let Err(error) = supervised.stop_at_once().await {
                 tracing::error!(dc = of.0, domain = of.1, error, "what was begun can't be removed");
@@ -648,7 +657,8 @@ fn spawn_move(node: &Arc<Domains>, following: &Arc<Following>, books: &Arc<Books
     let node = Arc::clone(node);
     spawn_for(following, &key, async move {
         if let Some(supervised) = supervised {
-            // One that does not answer, or is of an older release, is believed to be fit: so it was before nodes were asked.
+            // One that does not answer, or is of an older release, is believed to be fit: so it was
+            // before nodes were asked.
             let lacks = relocate::ask(&node, &following_too, &of, &to, true).await.unwrap_or_default();
             if !lacks.is_empty() {
                 let why = format!("it should leave this node, and can't: {}", lacks.join("; "));

@@ -1,4 +1,5 @@
-//! Promises in a cluster: each node tells what it has and has promised, refuses what is strict and can't be kept, and lets go of what it no longer runs.
+//! Promises in a cluster: each node tells what it has and has promised, refuses what is strict and
+//! can't be kept, and lets go of what it no longer runs.
 
 use super::books::{self, At, Books, BooksError};
 use super::{Following, Key, spawn_for, written};
@@ -13,7 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topology::{Domain, Topology};
 
-/// How long a refusal holds where nothing tells that it is over: what a machine can do may change without a sign.
+/// How long a refusal holds where nothing tells that it is over: what a machine can do may change
+/// without a sign.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// How long whoever changes what this node has waits until the cluster knows.
@@ -156,7 +158,8 @@ pub(super) async fn tell(following: &Arc<Following>, books: &Books) -> Result<()
 }
 
 impl Following {
-    /// Comes back when the cluster has been told all that the book says now; or when that takes so long that it is told some time later.
+    /// Comes back when the cluster has been told all that the book says now; or when that takes so
+    /// long that it is told some time later.
     pub(crate) async fn has_told(&self) {
         let changes = *self.book.changes().borrow();
         let mut told = self.told_promises.subscribe();
@@ -167,7 +170,8 @@ impl Following {
     }
 }
 
-/// Promises of domains that this node no longer runs end here, and what runs without its promise gets it where there is room now.
+/// Promises of domains that this node no longer runs end here, and what runs without its promise
+/// gets it where there is room now.
 pub(super) async fn follow_book(node: &Arc<Domains>, following: &Arc<Following>, books: &Books) {
     let me = following.peers.me();
     let is_left = |key: &Key| {

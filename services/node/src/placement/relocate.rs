@@ -17,14 +17,18 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 use topology::{Domain, Settings, Topology};
 
-/// The time that a step of a move may take beyond the times that its file gives the domain to end, and to be ready.
+/// The time that a step of a move may take beyond the times that its file gives the domain to end,
+/// and to be ready.
 const STEP_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the other node looks before it says that it is not done: less than a call between daemons may take.
+/// How long the other node looks before it says that it is not done: less than a call between
+/// daemons may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// How often it is asked again at most, each of which takes as long: a large image on a slow disk is unpacked within a quarter of an hour.
+/// How often it is asked again at most, each of which takes as long: a large image on a slow disk
+/// is unpacked within a quarter of an hour.
 const ASKED_AGAIN_MAX: usize = 300;
 
-/// The question to the other node before anything ends: whether the domain can come, and, with `prepare`, to unpack its image.
+/// The question to the other node before anything ends: whether the domain can come, and, with
+/// `prepare`, to unpack its image.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MayCome {
@@ -61,7 +65,8 @@ impl Looked {
     }
 }
 
-/// Finds out for another node whether a domain can come here. What takes long goes on, and the same question gets its answer later.
+/// Finds out for another node whether a domain can come here. What takes long goes on, and the same
+/// question gets its answer later.
 pub(crate) async fn may_come(
     node: &Arc<Domains>,
     following: &Following,
@@ -101,7 +106,8 @@ fn begin(node: Arc<Domains>, key: Key) -> watch::Receiver<Option<Looked>> {
 /// Moves a domain to another node, or says why it stays.
 ///
 /// # Errors
-/// There is no such node, the domain runs nowhere, it is being moved already, the registry can't be read or written, or it is not known what became of it.
+/// There is no such node, the domain runs nowhere, it is being moved already, the registry can't be
+/// read or written, or it is not known what became of it.
 pub(crate) async fn relocate(
     node: Arc<Domains>,
     following: Arc<Following>,
@@ -253,7 +259,8 @@ pub(super) async fn ask(
     Ok(vec![format!("{to}: its image takes too long to unpack")])
 }
 
-/// Waits until a move that was asked for at that revision is over. One that takes too long is given up, or taken back.
+/// Waits until a move that was asked for at that revision is over. One that takes too long is given
+/// up, or taken back.
 async fn await_end(
     following: &Arc<Following>,
     key: &Key,
@@ -290,7 +297,8 @@ async fn await_end(
         .help("`tombolo ps` shows where it is"))
 }
 
-/// A move that has taken too long: before its domain ended it is forgotten, and after that it goes back.
+/// A move that has taken too long: before its domain ended it is forgotten, and after that it goes
+/// back.
 async fn give_up(following: &Arc<Following>, key: &Key) -> Result<(), Problem> {
     let books = following.refresh().await.map_err(|error| failed(&error))?;
     let Some(at) = books.moves.get(key) else { return Ok(()) };

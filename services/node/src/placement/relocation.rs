@@ -1,4 +1,5 @@
-//! This node's part in planned moves: it ends what leaves, starts what comes, and takes back what does not come up elsewhere.
+//! This node's part in planned moves: it ends what leaves, starts what comes, and takes back what
+//! does not come up elsewhere.
 
 use super::books::{self, At, Books, BooksError, Moving};
 use super::{Following, Key, handover, put_placed, remove, spawn_for, written};
@@ -30,7 +31,8 @@ impl Following {
     }
 }
 
-/// Does what a planned move asks of this node. Says whether that is all that is to be done about the domain for now.
+/// Does what a planned move asks of this node. Says whether that is all that is to be done about
+/// the domain for now.
 pub(super) async fn follow(
     node: &Arc<Domains>,
     following: &Arc<Following>,
@@ -143,7 +145,8 @@ fn give(
         {
             next = (Step::Failed, Some(format!("it can't be ended where it is: {error}")));
         }
-        // Before anything says that it has ended: whoever repeats this finds the file, or that it was sent.
+        // Before anything says that it has ended: whoever repeats this finds the file, or that it
+        // was sent.
         if let Err(why) = handover::send(&node, &following_too, &of).await {
             tracing::warn!(
                 dc = of.0,

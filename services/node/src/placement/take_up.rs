@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use topology::Topology;
 
-/// How long a pass waits for what it puts into effect. What takes longer goes on beside the next passes.
+/// How long a pass waits for what it puts into effect. What takes longer goes on beside the next
+/// passes.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A change of a distributed container that is being put into effect; decisions about its domains go on when this is dropped.
+/// A change of a distributed container that is being put into effect; decisions about its domains
+/// go on when this is dropped.
 struct TakingUp {
     following: Arc<Following>,
     dc: String,
@@ -32,8 +34,8 @@ impl Drop for TakingUp {
     }
 }
 
-/// Puts into effect what is desired and was not: services and rights at once, domains of this node with it. A domain that takes its time to end
-/// holds up its own distributed container alone.
+/// Puts into effect what is desired and was not: services and rights at once, domains of this node
+/// with it. A domain that takes its time to end holds up its own distributed container alone.
 pub(super) async fn changes(node: &Arc<Domains>, following: &Arc<Following>, books: &Books) {
     let gone: Vec<String> = node.dcs().into_iter().filter(|dc| !books.desired.contains_key(dc)).collect();
     let mut begun = Vec::new();

@@ -1,4 +1,5 @@
-//! Adaptations: several promises change in one step, or none; and how long that took to have effect.
+//! Adaptations: several promises change in one step, or none; and how long that took to have
+//! effect.
 
 use super::dispatchers::{self, Turn};
 use super::keeper::Caveats;
@@ -279,7 +280,8 @@ impl Book {
         for (number, step) in steps.iter().enumerate().skip(shrinking) {
             let by_quota = state.entries.get(&step.name).is_some_and(Entry::is_by_quota);
             if by_quota && share(&step.to) > share(&step.from) && in_force_ns > 0 {
-                // What a table gives up is somebody else's only when the table that has less is in force.
+                // What a table gives up is somebody else's only when the table that has less is in
+                // force.
                 wait_until(std::mem::take(&mut in_force_ns));
             }
             one(state, number, step, told)?;
@@ -287,7 +289,8 @@ impl Book {
         Ok(())
     }
 
-    /// Makes one step true in the kernel, for whoever is there; processor time that a dispatcher keeps is not for this.
+    /// Makes one step true in the kernel, for whoever is there; processor time that a dispatcher
+    /// keeps is not for this.
     fn perform(&self, state: &mut State, step: &Step) -> Result<Caveats, String> {
         let State { entries, links, settings, .. } = state;
         let Some(entry) = entries.get(&step.name).filter(|entry| entry.in_force) else {
@@ -312,7 +315,8 @@ impl Book {
         Ok(caveats)
     }
 
-    /// Returns the domains whose quota has changed, and the number of periods that each has had so far.
+    /// Returns the domains whose quota has changed, and the number of periods that each has had so
+    /// far.
     fn waiting(&self, state: &State, steps: &[Step]) -> Vec<(String, u64)> {
         let cgroups = self.keeper.cgroups();
         let changed = steps.iter().filter(|step| step.from.processor != step.to.processor);
@@ -323,8 +327,9 @@ impl Book {
             .collect()
     }
 
-    /// Waits until an adaptation has had effect, as the kernel's counts of periods and the dispatchers' own events say; others go on meanwhile. Then, whoever
-    /// is to be kept by something else from now on is.
+    /// Waits until an adaptation has had effect, as the kernel's counts of periods and the
+    /// dispatchers' own events say; others go on meanwhile. Then, whoever is to be kept by
+    /// something else from now on is.
     fn await_effect(&self, done: Done) -> Result<Adapted, Problem> {
         let Done { mut adapted, decided, mut waiting, mut generations, patience, others } = done;
         let cgroups = self.keeper.cgroups();
@@ -351,7 +356,8 @@ impl Book {
             });
             is_seen = !is_lost && decided.elapsed() < patience;
             if is_seen && !(waiting.is_empty() && generations.is_empty()) {
-                // tidy(sleep): the kernel counts periods and has no event for a new one; bounded by `patience`.
+                // tidy(sleep): the kernel counts periods and has no event for a new one; bounded by
+                // `patience`.
                 std::thread::sleep(EFFECT_PAUSE);
             }
         }
@@ -387,7 +393,8 @@ fn share(promise: &Promise) -> u128 {
     task.map_or(0, |task| (u128::from(task.budget_ns()) << 20) / u128::from(task.period_ns().max(1)))
 }
 
-/// Whether all of these together leave more of a processor to others than before; what goes from one of them to another does not.
+/// Whether all of these together leave more of a processor to others than before; what goes from
+/// one of them to another does not.
 fn gives_up<'a>(steps: impl Iterator<Item = &'a Step>) -> bool {
     let number = |promise: &Promise| promise.processor.map(|(number, _)| number);
     let mut shares: BTreeMap<Option<usize>, (u128, u128)> = BTreeMap::new();

@@ -46,15 +46,17 @@ pub(super) fn vtm(
     processor: Option<usize>,
     task: &Task,
 ) -> Option<Vtm> {
-    // A table holds a domain with its frontend: a container runtime takes one whose own cgroup is frozen for paused. The deadline class divides a budget among
-    // threads, and those of the frontend are ours.
+    // A table holds a domain with its frontend: a container runtime takes one whose own cgroup is
+    // frozen for paused. The deadline class divides a budget among threads, and those of the
+    // frontend are ours.
     let (kind, _) = of(&entry.now);
     let cgroup = match kind {
         Kind::Deadline if is_domain => format!("{}/{}", entry.cgroup, domain::Part::Payload.name()),
         _ => entry.cgroup.clone(),
     };
     let outside = match entry.now.outside {
-        // One that was promised `idle` or `fair` before that was refused would else keep all others from their deadlines.
+        // One that was promised `idle` or `fair` before that was refused would else keep all others
+        // from their deadlines.
         _ if kind == Kind::Deadline => enforce::Outside::Held,
         Outside::Held => enforce::Outside::Held,
         Outside::Idle => enforce::Outside::Idle,

@@ -1,5 +1,5 @@
-//! The dispatchers of this node: processes that keep promises by a table, or by the kernel's deadlines. They outlive this daemon, and the next one finds them
-//! again.
+//! The dispatchers of this node: processes that keep promises by a table, or by the kernel's
+//! deadlines. They outlive this daemon, and the next one finds them again.
 
 use enforce::{
     Client, Committed, Effect, EnforceError, Enforcer, Kind, Launch, Order, Plan, Prepared, Vtm, VtmReport,
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// The enforcements that have a process of their own. A quota needs none: the kernel keeps it by itself.
+/// The enforcements that have a process of their own. A quota needs none: the kernel keeps it by
+/// itself.
 pub(crate) const WITH_PROCESS: [Kind; 2] = [Kind::Table, Kind::Deadline];
 
 /// How old a report may be that is told: whoever looks at many asks of each.
@@ -85,7 +86,8 @@ impl Dispatchers {
         Arc::clone(&self.changed)
     }
 
-    /// Finds what an earlier daemon has started. Where both it and its guardian are dead, another one gives back what they held.
+    /// Finds what an earlier daemon has started. Where both it and its guardian are dead, another
+    /// one gives back what they held.
     pub(crate) fn adopt(&mut self) {
         for kind in WITH_PROCESS {
             if !self.folder.join(kind.name()).is_dir() {
@@ -119,7 +121,8 @@ impl Dispatchers {
     /// Keeps one from now on, beside all others; what is not guaranteed of it is told.
     ///
     /// # Errors
-    /// Where it can't be kept; nothing has changed then. With `strict` also where it is not guaranteed.
+    /// Where it can't be kept; nothing has changed then. With `strict` also where it is not
+    /// guaranteed.
     pub(crate) fn put(
         &mut self,
         kind: Kind,
@@ -232,7 +235,8 @@ impl Dispatchers {
         self.revive(kind, is_there)
     }
 
-    /// Another dispatcher in the place of one that died: first it gives back what that held, then what was in force is so again.
+    /// Another dispatcher in the place of one that died: first it gives back what that held, then
+    /// what was in force is so again.
     ///
     /// # Errors
     /// Where none comes up, or what was in force can't be kept any more.
@@ -352,7 +356,8 @@ fn there(vtm: &Vtm, is_there: &dyn Fn(&str) -> bool) -> bool {
     vtm.members.cgroup.as_deref().is_some_and(is_there)
 }
 
-/// Returns the caveats that are about everybody, or about this name: others begin with another's name.
+/// Returns the caveats that are about everybody, or about this name: others begin with another's
+/// name.
 fn about(id: &str, caveats: &[String]) -> Vec<String> {
     let own = format!("`{id}`");
     caveats.iter().filter(|caveat| !caveat.starts_with('`') || caveat.starts_with(&own)).cloned().collect()

@@ -6,8 +6,8 @@ use std::fmt;
 use tokio::sync::watch;
 use topology::{Domain, Topology};
 
-/// The reservation table for the lives of domains: a file is entered as a whole before anything of it
-/// starts, the promise to a domain is kept from when its cgroup is there, and let go of before
+/// The reservation table for the lives of domains: a file is entered as a whole before anything of
+/// it starts, the promise to a domain is kept from when its cgroup is there, and let go of before
 /// it ends. Calls may wait for the kernel, a dispatcher or a disk.
 pub(crate) trait Promises: fmt::Debug + Send + Sync {
     /// Returns the promises beside which a file of `dc` is admitted.
@@ -37,7 +37,8 @@ pub(crate) trait Promises: fmt::Debug + Send + Sync {
     fn leave_quota(&self, cgroup: &str);
     /// A domain has ended, or is about to: nobody keeps its promise any more.
     fn ended(&self, name: &str);
-    /// Lets go of the domains that an earlier daemon's dispatchers keep and that are promised nothing.
+    /// Lets go of the domains that an earlier daemon's dispatchers keep and that are promised
+    /// nothing.
     fn settle_dispatchers(&self);
 
     /// [`Promises::begin`] and [`Promises::settle`] at once: for a file that is written down, or

@@ -1,4 +1,5 @@
-//! The reservation table for adaptations: a domain's promise, its use and misses, the amounts that would fit, and a change of just that.
+//! The reservation table for adaptations: a domain's promise, its use and misses, the amounts that
+//! would fit, and a change of just that.
 
 use super::{Book, State, refused};
 use crate::admin::reserve::{AdaptRequest, Adapted, Change};
@@ -23,7 +24,8 @@ pub(crate) struct Held {
 pub(crate) struct Counted {
     /// Processor time that it has used, in ns.
     pub(crate) cpu_ns: Option<u64>,
-    /// Periods or slots that it has missed, and all that there were; `None`: what keeps it does not count them.
+    /// Periods or slots that it has missed, and all that there were; `None`: what keeps it does not
+    /// count them.
     pub(crate) missed: Option<(u64, u64)>,
 }
 
@@ -78,11 +80,12 @@ impl Book {
         admitted(&self.lock(), changes)
     }
 
-    /// Makes these changes in one step, as long as everybody has what was `expected` when they were decided. Their effect is not waited for, and the trace says
-    /// why.
+    /// Makes these changes in one step, as long as everybody has what was `expected` when they were
+    /// decided. Their effect is not waited for, and the trace says why.
     ///
     /// # Errors
-    /// Where somebody has something else by now, not all can be kept, or the kernel refuses a part: then all is as before.
+    /// Where somebody has something else by now, not all can be kept, or the kernel refuses a part:
+    /// then all is as before.
     pub(crate) fn adapt_from(
         &self,
         expected: &[(String, Reserve)],

@@ -1,4 +1,5 @@
-//! The recent promises, use, misses and changes with their reasons: always kept, in memory, with a bound.
+//! The recent promises, use, misses and changes with their reasons: always kept, in memory, with a
+//! bound.
 
 use super::Book;
 use crate::admin::reserve::{Mark, Note, Trace};

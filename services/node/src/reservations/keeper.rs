@@ -1,4 +1,5 @@
-//! The actuator of promises on this node: it writes the kernel's control groups as the reservation table says.
+//! The actuator of promises on this node: it writes the kernel's control groups as the reservation
+//! table says.
 
 use domain::{Cgroups, Device, Quota, QuotaFile};
 use reserve::node::Promise;
@@ -6,19 +7,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// How often a quota that somebody else has set is set back, before it is only told: whoever sets it more often than that means it.
+/// How often a quota that somebody else has set is set back, before it is only told: whoever sets
+/// it more often than that means it.
 const MOST_RESTORED: u32 = 3;
 
 /// Keeps promises of whoever is in a cgroup.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     cgroups: Cgroups,
-    /// The cgroup of all domains of this node; those directly below it are of distributed containers.
+    /// The cgroup of all domains of this node; those directly below it are of distributed
+    /// containers.
     top: String,
     device: Option<Device>,
-    /// The quotas that we told the kernel, by their cgroups: open, for a change has no time to look for them.
+    /// The quotas that we told the kernel, by their cgroups: open, for a change has no time to look
+    /// for them.
     quotas: Mutex<BTreeMap<String, Told>>,
-    /// The cgroups whose promise of the disk the kernel has taken: what it does not take of them afterwards is a failure, and no lack of the machine.
+    /// The cgroups whose promise of the disk the kernel has taken: what it does not take of them
+    /// afterwards is a failure, and no lack of the machine.
     disks: Mutex<BTreeSet<String>>,
 }
 
@@ -44,7 +49,8 @@ impl Keeper {
         &self.cgroups
     }
 
-    /// Keeps a promise from now on, in place of the one before; what this node can't keep is told. `prefer`: it comes before who is promised nothing.
+    /// Keeps a promise from now on, in place of the one before; what this node can't keep is told.
+    /// `prefer`: it comes before who is promised nothing.
     ///
     /// # Errors
     /// Where the kernel refuses what it can do.
@@ -61,7 +67,8 @@ impl Keeper {
         Ok(caveats)
     }
 
-    /// Makes what differs between two promises true; processor time only where it is kept by a quota.
+    /// Makes what differs between two promises true; processor time only where it is kept by a
+    /// quota.
     pub(crate) fn keep_change(
         &self,
         cgroup: &str,
@@ -150,7 +157,8 @@ impl Keeper {
         told.file.set(quota).map_err(|error| format!("the quota of {cgroup} can't be set: {error}"))
     }
 
-    /// Binds those in a cgroup to the processor that admission has counted them on; `None`: to none. Failures are told.
+    /// Binds those in a cgroup to the processor that admission has counted them on; `None`: to
+    /// none. Failures are told.
     pub(crate) fn pin(&self, cgroup: &str, processor: Option<usize>) -> Caveats {
         let pinned = match processor {
             None if !self.cgroups.offers("cpuset") => return Vec::new(),

@@ -1,4 +1,5 @@
-//! The link while classes are on it: it may go, come back or be another one; and proxies, which have classes of their own, come and go.
+//! The link while classes are on it: it may go, come back or be another one; and proxies, which
+//! have classes of their own, come and go.
 
 use super::{Book, State};
 use crate::base::watched;
@@ -67,7 +68,8 @@ impl Book {
         self.shares.subscribe()
     }
 
-    /// Looks whether the link is still what classes were made on, and makes them anew where it has come back.
+    /// Looks whether the link is still what classes were made on, and makes them anew where it has
+    /// come back.
     pub(crate) fn look_at_link(&self) {
         let mut state = self.lock();
         let settings = state.settings.clone();

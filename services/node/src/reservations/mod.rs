@@ -1,8 +1,10 @@
 //! The book of what this node has promised, and who keeps it.
 //!
-//! Everything goes through one [`Model`]: files, changes of files, adaptations, and processes that are no domains. An admitted change is told to the kernel
-//! (shrinking before growing, and taken back as a whole where a part fails) and only then entered. A promise that was adapted away from its file's is kept in
-//! the registry, so that the next daemon goes on from it; the kernel goes on by itself meanwhile.
+//! Everything goes through one [`Model`]: files, changes of files, adaptations, and processes that
+//! are no domains. An admitted change is told to the kernel (shrinking before growing, and taken
+//! back as a whole where a part fails) and only then entered. A promise that was adapted away from
+//! its file's is kept in the registry, so that the next daemon goes on from it; the kernel goes on
+//! by itself meanwhile.
 
 mod adapt;
 mod choice;
@@ -57,7 +59,8 @@ const SETTINGS: &str = "reserve/node";
 const VTMS: &str = "reserve/vtm/";
 /// The folder in the run directory in which dispatchers keep their ledgers and sockets.
 const DISPATCHERS: &str = "enforce";
-/// Between two looks at whether a new quota is in force: a fraction of the shortest period. The kernel has no event for it.
+/// Between two looks at whether a new quota is in force: a fraction of the shortest period. The
+/// kernel has no event for it.
 const EFFECT_PAUSE: Duration = Duration::from_micros(200);
 /// How long such a look goes on at most: some of the longest periods that the kernel keeps.
 const EFFECT_PATIENCE: Duration = Duration::from_secs(3);
@@ -91,7 +94,8 @@ pub(crate) struct Entry {
     pub(crate) kept_by: Option<Kind>,
     #[serde(skip)]
     pub(crate) because: String,
-    /// How often and how long the machine slept while it was promised this, and this daemon was there.
+    /// How often and how long the machine slept while it was promised this, and this daemon was
+    /// there.
     #[serde(skip)]
     slept: sleeps::Slept,
 }
@@ -160,12 +164,14 @@ struct State {
     runs: u64,
 }
 
-/// Looks at the files of this node, and at what it has promised to others than one distributed container.
+/// Looks at the files of this node, and at what it has promised to others than one distributed
+/// container.
 #[derive(Debug, Default)]
 pub struct Looking {
     model: Option<Model>,
     tables: Option<topology::Tables>,
-    /// Where images are, and whether they may be unpacked; `None`: it is not known on which node domains will be.
+    /// Where images are, and whether they may be unpacked; `None`: it is not known on which node
+    /// domains will be.
     trees: Option<(domain::Layout, domain::Unpack)>,
     /// The images of this node; `None`: nobody looks.
     store: Option<image_store::Store>,
@@ -206,7 +212,8 @@ impl Looking {
         Self { trees: Some((layout, unpack)), ..self }
     }
 
-    /// Looks for images in the store of the node, too: what a name means is said where a file is admitted, in a cluster as well.
+    /// Looks for images in the store of the node, too: what a name means is said where a file is
+    /// admitted, in a cluster as well.
     #[must_use]
     pub(crate) fn with_images(self, layout: &domain::Layout) -> Self {
         Self { store: Some(image_store::Store::new(&layout.state_dir)), ..self }
@@ -218,8 +225,9 @@ impl Looking {
     }
 }
 
-/// Returns the ground on which a file of `dc` is checked: a daemon's promises to others, or a node that has promised nothing; and the files that domains would
-/// see, as far as they are there. In a cluster, the node that promises it and has the files is known when it is brought up.
+/// Returns the ground on which a file of `dc` is checked: a daemon's promises to others, or a node
+/// that has promised nothing; and the files that domains would see, as far as they are there. In a
+/// cluster, the node that promises it and has the files is known when it is brought up.
 #[must_use]
 pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str, layout: domain::Layout) -> Looking {
     if book.is_some_and(|book| book.in_cluster) {
@@ -311,9 +319,10 @@ impl Book {
         Looking { model: Some(model), tables: Some(tables), ..Looking::nowhere() }
     }
 
-    /// Enters what a distributed container is promised from now on, in place of all that it was: nothing where it goes. A promise that was adapted and is as
-    /// its file was stays so. The registry's records of it wait for [`Book::settle`], so that a daemon that dies before the file is written down leaves the
-    /// file before with what was adapted of it.
+    /// Enters what a distributed container is promised from now on, in place of all that it was:
+    /// nothing where it goes. A promise that was adapted and is as its file was stays so. The
+    /// registry's records of it wait for [`Book::settle`], so that a daemon that dies before the
+    /// file is written down leaves the file before with what was adapted of it.
     ///
     /// # Errors
     /// Where the node can't keep it; the book is as before.
@@ -366,7 +375,8 @@ impl Book {
         Ok(())
     }
 
-    /// The entry that a domain is to have whose file says this: what was adapted and is as its file was stays so.
+    /// The entry that a domain is to have whose file says this: what was adapted and is as its file
+    /// was stays so.
     fn entry_of(&self, state: &State, name: &str, reserve: Reserve, cgroup: &str) -> Entry {
         let is_of_it = |known: &Entry| known.file.as_ref() == Some(&reserve);
         let known = state.entries.get(name);
@@ -400,7 +410,8 @@ impl Book {
         |cgroup| self.keeper.cgroups().exists(cgroup)
     }
 
-    /// Tells the kernel what a domain is promised whose cgroup has just been made, or looked at again.
+    /// Tells the kernel what a domain is promised whose cgroup has just been made, or looked at
+    /// again.
     ///
     /// # Errors
     /// Where it can't be kept and is `strict`, or the kernel refuses.
@@ -472,7 +483,8 @@ impl Book {
         Ok(())
     }
 
-    /// Has a dispatcher keep the processor time of one, where that is to be; what keeps it, and why.
+    /// Has a dispatcher keep the processor time of one, where that is to be; what keeps it, and
+    /// why.
     fn keep_processor(
         &self,
         state: &mut State,
@@ -494,8 +506,8 @@ impl Book {
             return Ok((Some(wanted), because));
         }
         if wanted == Kind::Deadline {
-            // The kernel takes nobody into that class who is bound to a processor, as whoever was kept by something else is. Where this fails, so does what
-            // follows.
+            // The kernel takes nobody into that class who is bound to a processor, as whoever was
+            // kept by something else is. Where this fails, so does what follows.
             for why in self.keeper.pin(&entry.cgroup, None) {
                 tracing::warn!(name, why, "who is to have deadlines can't be let go from its processor");
             }
@@ -542,7 +554,8 @@ impl Book {
         state.dispatchers.drop_vtm(name, &self.there());
         if let Some(entry) = state.entries.get_mut(name) {
             entry.in_force = false;
-            // Its table may be in force for as long as its longest period, and would hold it till then.
+            // Its table may be in force for as long as its longest period, and would hold it till
+            // then.
             if entry.kept_by == Some(Kind::Table)
                 && self.keeper.cgroups().exists(&entry.cgroup)
                 && let Err(error) = self.keeper.cgroups().hold(&entry.cgroup, false)
@@ -552,7 +565,8 @@ impl Book {
         }
     }
 
-    /// Nobody watches over the quota of a domain until it is told anew: its limits are about to be set.
+    /// Nobody watches over the quota of a domain until it is told anew: its limits are about to be
+    /// set.
     pub(crate) fn leave_quota(&self, cgroup: &str) {
         self.keeper.leave(cgroup);
     }
@@ -651,14 +665,16 @@ impl Book {
 }
 
 impl State {
-    /// Returns a domain as a dispatcher is told of it; `None` where no processor time is promised to it.
+    /// Returns a domain as a dispatcher is told of it; `None` where no processor time is promised
+    /// to it.
     fn vtm(&self, name: &str, entry: &Entry, promise: &Promise) -> Option<Vtm> {
         let (number, task) = promise.processor?;
         let is_domain = entry.file.is_some();
         choice::vtm(name, entry, is_domain, self.settings.processors.get(number).copied(), &task)
     }
 
-    /// The processor, as the kernel numbers it, that one is to be bound to. The kernel takes nobody with a deadline who is bound to one.
+    /// The processor, as the kernel numbers it, that one is to be bound to. The kernel takes nobody
+    /// with a deadline who is bound to one.
     fn processor_of(&self, kept_by: Option<Kind>, promise: &Promise) -> Option<usize> {
         let (number, _) = promise.processor.filter(|_| kept_by != Some(Kind::Deadline))?;
         self.settings.processors.get(number).copied()

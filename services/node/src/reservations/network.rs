@@ -1,5 +1,7 @@
-//! Classes of the node's link, of what goes out and of what comes in, and of what domains say to each other on the node: one for each who is promised some of
-//! it. A packet belongs to the cgroup that its socket was made in, whatever its program asks of the socket. Proxies, which carry what many say, have one each.
+//! Classes of the node's link, of what goes out and of what comes in, and of what domains say to
+//! each other on the node: one for each who is promised some of it. A packet belongs to the cgroup
+//! that its socket was made in, whatever its program asks of the socket. Proxies, which carry what
+//! many say, have one each.
 
 use crate::admin::reserve::{LinkSettings, NodeSettings};
 use domain::Cgroups;
@@ -34,7 +36,8 @@ const NOT_KEPT: &str = "the network is not kept";
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     kept: Option<Kept>,
-    /// Where something of ours may be, also while nothing is kept: the interface, and whether the loopback as well.
+    /// Where something of ours may be, also while nothing is kept: the interface, and whether the
+    /// loopback as well.
     made: Option<(String, bool)>,
     classes: BTreeMap<String, Given>,
     /// Cgroups of proxies, by node.
@@ -147,7 +150,8 @@ impl Kept {
         self.own(&given.cgroup, given.number)
     }
 
-    /// Packets of a cgroup go through the class from now on: those that its sockets send, and those that come for sockets which it makes.
+    /// Packets of a cgroup go through the class from now on: those that its sockets send, and those
+    /// that come for sockets which it makes.
     fn own(&self, cgroup: &Owner, number: u16) -> io::Result<()> {
         self.owners.set(cgroup.number, priority(number))?;
         let Some((_, sockets)) = &self.incoming else { return Ok(()) };
@@ -244,7 +248,8 @@ impl Links {
         let whole = set.is_ok() || kept.is_whole();
         self.kept = Some(kept);
         if let Err(why) = set {
-            // Somebody has taken away what was made: it is made anew, once, where nobody else is there now.
+            // Somebody has taken away what was made: it is made anew, once, where nobody else is
+            // there now.
             if whole {
                 return Err(why);
             }
@@ -283,7 +288,8 @@ impl Links {
         Ok(())
     }
 
-    /// Looks whether the link is still what classes were made on, and makes them anew where it has come back. Says whether something has changed.
+    /// Looks whether the link is still what classes were made on, and makes them anew where it has
+    /// come back. Says whether something has changed.
     pub(crate) fn look(&mut self, settings: &NodeSettings) -> bool {
         if self.classes.is_empty() || self.kept.as_ref().is_some_and(Kept::is_whole) {
             return false;
@@ -310,7 +316,8 @@ impl Links {
         self.trouble.is_none()
     }
 
-    /// Returns the caveat about the network for a domain that is promised some of it; none where its other caveats say it already.
+    /// Returns the caveat about the network for a domain that is promised some of it; none where
+    /// its other caveats say it already.
     pub(crate) fn caveat_beside(&self, known: &[String]) -> Option<String> {
         let is_said = known.iter().any(|caveat| caveat.starts_with(NOT_KEPT));
         self.trouble.as_ref().filter(|_| !is_said).map(|why| format!("{NOT_KEPT} now: {why}"))
@@ -334,8 +341,9 @@ impl Links {
         self.drop_class(&format!("{PROXY}{node}"));
     }
 
-    /// Gives each proxy its class, beside those of domains. Its domains do not use their promised share otherwise while it sends for them; so it gets that
-    /// before everybody who borrows, and little of its own.
+    /// Gives each proxy its class, beside those of domains. Its domains do not use their promised
+    /// share otherwise while it sends for them; so it gets that before everybody who borrows, and
+    /// little of its own.
     fn put_proxies(&mut self, settings: &NodeSettings, cgroups: &Cgroups) {
         let Some(link) = settings.link.as_ref().filter(|_| self.has_domains()) else { return };
         let domains = self.classes.iter().filter(|(name, _)| !name.starts_with(PROXY));
@@ -366,7 +374,8 @@ impl Links {
         self.classes.keys().any(|name| !name.starts_with(PROXY))
     }
 
-    /// A number that nobody has; the same for the same name wherever that is free, for the sockets of its programs have it.
+    /// A number that nobody has; the same for the same name wherever that is free, for the sockets
+    /// of its programs have it.
     fn free(&self, name: &str) -> u16 {
         let first = first_number(name);
         let span = LAST_CLASS - FIRST_CLASS;
@@ -406,7 +415,8 @@ impl Links {
         }
     }
 
-    /// Takes away what an earlier daemon left on the link and nobody needs: all of it where `names` are none, else the classes of others.
+    /// Takes away what an earlier daemon left on the link and nobody needs: all of it where `names`
+    /// are none, else the classes of others.
     pub(crate) fn clear_left(&self, settings: &NodeSettings, names: &BTreeSet<String>) {
         let Some(link) = settings.link.as_ref().filter(|_| self.classes.is_empty()) else { return };
         let cleared = if names.is_empty() {
@@ -433,7 +443,8 @@ impl Links {
     }
 }
 
-/// Takes away all that is ours of an interface, and of the loopback; what somebody else has made stays. An interface that is gone has nothing.
+/// Takes away all that is ours of an interface, and of the loopback; what somebody else has made
+/// stays. An interface that is gone has nothing.
 fn sweep_all(device: &str, between: bool) -> io::Result<()> {
     let outgoing = outgoing::sweep(device).or_else(|error| match error.raw_os_error() {
         Some(code) if code == Errno::NODEV.raw_os_error() => Ok(()),
@@ -451,8 +462,8 @@ fn first_number(name: &str) -> u16 {
     FIRST_CLASS + u16::try_from(hash % u32::from(LAST_CLASS - FIRST_CLASS)).unwrap_or(0)
 }
 
-/// Takes away all classes but those of these numbers, and whom else they belonged to. One whose number was taken goes too, and is made anew with its first
-/// packet waiting.
+/// Takes away all classes but those of these numbers, and whom else they belonged to. One whose
+/// number was taken goes too, and is made anew with its first packet waiting.
 fn prune(device: &str, numbers: &BTreeSet<u16>) -> io::Result<()> {
     if let Some(owners) = outgoing::owners_found(device)? {
         let wanted: BTreeSet<u32> = numbers.iter().map(|number| priority(*number)).collect();
@@ -465,7 +476,8 @@ fn prune(device: &str, numbers: &BTreeSet<u16>) -> io::Result<()> {
     others.try_for_each(|counted| traffic.remove(counted.class))
 }
 
-/// Leads what comes in by a link through classes. Sockets that are open keep theirs where an earlier daemon did the same.
+/// Leads what comes in by a link through classes. Sockets that are open keep theirs where an
+/// earlier daemon did the same.
 fn open_incoming(device: &str, rate_bits: u64) -> io::Result<(Incoming, Sockets)> {
     let sockets = incoming::sockets_found(device)?.map_or_else(Sockets::new, Ok)?;
     Ok((Incoming::open(device, rate_bits, &sockets)?, sockets))
@@ -521,7 +533,8 @@ mod tests {
         assert!(links.caveat_beside(&[other]).is_some());
     }
 
-    /// In a network namespace and a cgroup of their own: what a program of the cgroup sends is counted at its class, and at the rest no more.
+    /// In a network namespace and a cgroup of their own: what a program of the cgroup sends is
+    /// counted at its class, and at the rest no more.
     #[test]
     fn what_a_cgroup_sends_goes_through_its_class() {
         let done = std::thread::spawn(|| {

@@ -1,4 +1,5 @@
-//! The book towards a cluster: what this node has and has promised, for placement; and domains that come and go one by one.
+//! The book towards a cluster: what this node has and has promised, for placement; and domains that
+//! come and go one by one.
 
 use super::{Book, Entry, State, settings};
 use crate::admin::reserve::{NodeSettings, PolicyWord};
@@ -8,7 +9,8 @@ use std::collections::BTreeMap;
 use tokio::sync::watch;
 use topology::{Domain, Reserve};
 
-/// A node's reservations as it publishes them, at `promises/NODE` of the cluster's registry. `docs/spec/placement.md` describes it.
+/// A node's reservations as it publishes them, at `promises/NODE` of the cluster's registry.
+/// `docs/spec/placement.md` describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
     /// The incarnation of its daemon.
@@ -54,7 +56,8 @@ pub(crate) struct Refused {
 }
 
 impl Offer {
-    /// Returns the promises for placement; `revision_of`: which revision of a distributed container is desired. A refusal of another one is over.
+    /// Returns the promises for placement; `revision_of`: which revision of a distributed container
+    /// is desired. A refusal of another one is over.
     pub(crate) fn promises(&self, revision_of: impl Fn(&str) -> Option<u64>) -> placement::Promises {
         let given = |given: &BTreeMap<String, Given>| {
             let one = |(name, given): (&String, &Given)| {
@@ -106,7 +109,8 @@ impl Has {
     }
 }
 
-/// The state on which a refusal was based: where a part of it has gone, the decision may be another one now.
+/// The state on which a refusal was based: where a part of it has gone, the decision may be another
+/// one now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ground {
     settings: NodeSettings,
@@ -164,8 +168,9 @@ impl Book {
         }
     }
 
-    /// Enters what one domain is promised, beside all that is promised already. One that is not `strict` is entered even where nothing can be promised to it:
-    /// it runs without, and its entry says why.
+    /// Enters what one domain is promised, beside all that is promised already. One that is not
+    /// `strict` is entered even where nothing can be promised to it: it runs without, and its entry
+    /// says why.
     ///
     /// # Errors
     /// Why a strict one can't be promised it; it has no entry then.

@@ -19,7 +19,8 @@ impl Book {
     /// Promises something to a process and all that it will start.
     ///
     /// # Errors
-    /// Where it can't be kept, there is no such process, or the name is taken; nothing is left then.
+    /// Where it can't be kept, there is no such process, or the name is taken; nothing is left
+    /// then.
     pub(crate) fn run(&self, request: &RunRequest) -> Result<Ran, Problem> {
         let mut state = self.lock();
         let name = run_name(&mut state, request.name.as_deref())?;
@@ -78,7 +79,8 @@ impl Book {
         self.write_down();
     }
 
-    /// Enters those that an earlier daemon knew and that are still there; their names. The others are struck out.
+    /// Enters those that an earlier daemon knew and that are still there; their names. The others
+    /// are struck out.
     pub(crate) fn adopt_runs(&self) -> Vec<String> {
         let Ok(known) = self.registry.list(&format!("{VTMS}{RUN}")) else { return Vec::new() };
         let mut adopted = Vec::new();
@@ -111,7 +113,8 @@ impl Book {
     }
 }
 
-/// It runs, and nothing is promised to it, for there is nowhere to keep it; what is strict does not.
+/// It runs, and nothing is promised to it, for there is nowhere to keep it; what is strict does
+/// not.
 fn unpromised(name: String, place: &Path, strict: bool) -> Result<Ran, Problem> {
     let why = format!(
         "nothing is promised to it: {} is read-only, and what keeps promises is written there",
@@ -147,8 +150,9 @@ fn run_name(state: &mut State, wanted: Option<&str>) -> Result<String, Problem> 
     Ok(name)
 }
 
-/// Goes on from what an earlier daemon left: what it promised to domains that are in no file is forgotten, its dispatchers and the processes that are no
-/// domains are taken over, and what it left on the link is cleared. After all files are entered.
+/// Goes on from what an earlier daemon left: what it promised to domains that are in no file is
+/// forgotten, its dispatchers and the processes that are no domains are taken over, and what it
+/// left on the link is cleared. After all files are entered.
 pub(crate) async fn take_over(book: &Arc<Book>, is_in_a_file: impl Fn(&str) -> bool + Send + 'static) {
     let adopted = {
         let book = Arc::clone(book);
@@ -192,7 +196,8 @@ pub(crate) async fn watch(book: Arc<Book>, name: String) {
             }
         }
         if book.keeper.cgroups().processes(&cgroup).first() == Some(&pid) {
-            // tidy(sleep): it has ended, and is in its cgroup until its parent has looked; nothing tells when.
+            // tidy(sleep): it has ended, and is in its cgroup until its parent has looked; nothing
+            // tells when.
             tokio::time::sleep(LINGER).await;
         }
     }

@@ -6,9 +6,11 @@ use reserve::node::{Capacity, Disk};
 use reserve::{Costs, Rule};
 use std::path::Path;
 
-/// The charge of a switch where nobody says otherwise, in ns: nothing. The kernel's own switches are counted as the time of whoever is switched to.
+/// The charge of a switch where nobody says otherwise, in ns: nothing. The kernel's own switches
+/// are counted as the time of whoever is switched to.
 const SWITCH_NS: u64 = 0;
-/// Share of the memory that can be promised where nobody says otherwise: the rest is the kernel's and everybody else's.
+/// Share of the memory that can be promised where nobody says otherwise: the rest is the kernel's
+/// and everybody else's.
 const MEMORY_SHARE: u64 = 2;
 /// The rate of a disk where nobody says otherwise, in bytes per second: that of a spinning one.
 const DISK_BYTES: u64 = 100_000_000;

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Both clocks, as closely together as they can be read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
-    /// `CLOCK_MONOTONIC`, which stands still while the machine sleeps, in ns; before and after the other one was read.
+    /// `CLOCK_MONOTONIC`, which stands still while the machine sleeps, in ns; before and after the
+    /// other one was read.
     pub(super) awake_ns: (u64, u64),
     /// `CLOCK_BOOTTIME`, which goes on.
     pub(super) since_boot_ns: u64,
@@ -57,8 +58,8 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// How long the machine has certainly slept since the last look, if it has. The thread that looks may be kept waiting between two clocks for any time: that
-    /// is no sleep.
+    /// How long the machine has certainly slept since the last look, if it has. The thread that
+    /// looks may be kept waiting between two clocks for any time: that is no sleep.
     pub(super) fn look(&mut self, now: Reading) -> Option<u64> {
         let (before_ns, after_ns) = now.awake_ns;
         let at_least = now.since_boot_ns.saturating_sub(after_ns);

@@ -1,5 +1,5 @@
-//! The promises that dispatch tables and the kernel's deadline class can keep: admission knows the cost of switches, how much of a processor slots can
-//! have, and the kernel's room for deadlines.
+//! The promises that dispatch tables and the kernel's deadline class can keep: admission knows the
+//! cost of switches, how much of a processor slots can have, and the kernel's room for deadlines.
 
 use super::{Entry, State, choice};
 use crate::admin::reserve::{Book as BookRow, DeadlineRow, TableRow};
@@ -13,7 +13,8 @@ use topology::{Asking, Enforce, Reserve, Tables};
 /// Promises that are to become these.
 pub(super) type Coming<'a> = BTreeMap<&'a str, &'a Reserve>;
 
-/// The domains on a table or with deadlines, now or when their processes are there, and those without that asked for one.
+/// The domains on a table or with deadlines, now or when their processes are there, and those
+/// without that asked for one.
 #[derive(Debug)]
 pub(super) struct Tabled {
     pub(super) means: Means,
@@ -32,8 +33,8 @@ impl State {
         self.dispatchers.table_switch_ns().map_or_else(enforce::means, enforce::means_of)
     }
 
-    /// Those for whom tables have no room on a node that promises this, where these promises become others. Nobody loses slots, or what is strict, to who
-    /// comes.
+    /// Those for whom tables have no room on a node that promises this, where these promises become
+    /// others. Nobody loses slots, or what is strict, to who comes.
     pub(super) fn without_room(&self, node: &Node, coming: &Coming) -> Vec<Unkept> {
         let known = self.entries.iter().filter(|(name, _)| !coming.contains_key(name.as_str()));
         let known = known.filter_map(|(name, entry)| {
@@ -60,7 +61,8 @@ impl State {
         enforce::deadline_room(told.filter_map(|vtm| vtm.members.cgroup.as_deref()))
     }
 
-    /// Returns a domain as its dispatcher was told of it, where it has the enforcement that it asks for.
+    /// Returns a domain as its dispatcher was told of it, where it has the enforcement that it asks
+    /// for.
     fn told(&self, name: &str, reserve: &Reserve) -> Option<&Vtm> {
         self.dispatchers.vtm(choice::of(reserve).0, name)
     }
@@ -77,7 +79,8 @@ impl State {
         refuse(self.without_room(node, coming).iter().find(|unkept| is_strict(&unkept.name)))
     }
 
-    /// The same of a change of those who are there: who has slots stays on its table, who has deadlines keeps them, or nothing is changed.
+    /// The same of a change of those who are there: who has slots stays on its table, who has
+    /// deadlines keeps them, or nothing is changed.
     ///
     /// # Errors
     /// As [`State::admit_tables`].
@@ -133,7 +136,8 @@ impl Tabled {
         node.on_processor(number).filter(|(name, _)| self.has.contains(*name)).collect()
     }
 
-    /// How long those of a processor take at worst: whoever is on its table by that, and all others by all that is promised.
+    /// How long those of a processor take at worst: whoever is on its table by that, and all others
+    /// by all that is promised.
     pub(super) fn responses(&self, node: &Node, number: usize) -> BTreeMap<String, Response> {
         let rule = node.capacity().rule;
         let by_table = Rule { costs: self.means.costs, ..rule };
@@ -173,11 +177,13 @@ impl Tabled {
     }
 }
 
-/// Returns the tables for a file that is checked elsewhere than in the daemon: as the daemon tells them, or as can be tried here. `is_own`: of the file itself.
+/// Returns the tables for a file that is checked elsewhere than in the daemon: as the daemon tells
+/// them, or as can be tried here. `is_own`: of the file itself.
 pub(super) fn for_a_file(book: Option<&BookRow>, is_own: impl Fn(&str) -> bool) -> Tables {
     let said = book.and_then(|book| book.table.as_ref());
     let means = said.map_or_else(enforce::means, |table| enforce::means_of(table.switch_ns));
-    // What somebody has by the daemon is its own to say; where nobody has any, all that there is are others'.
+    // What somebody has by the daemon is its own to say; where nobody has any, all that there is
+    // are others'.
     let room = book.and_then(|book| book.deadline.as_ref()).map_or_else(
         || enforce::deadline_room(std::iter::empty()),
         |row| DeadlineRoom { processors: row.processors, most_ppm: row.most_ppm, others_ppm: row.others_ppm },

@@ -109,7 +109,8 @@ impl Book {
         json!({ "node": rows.node, "vtms": vtms, "adaptations": self.lock().adaptations })
     }
 
-    /// How it all adds up: who is on which processor, how long everybody may take, which table would be.
+    /// How it all adds up: who is on which processor, how long everybody may take, which table
+    /// would be.
     pub(crate) fn explain(&self) -> Vec<String> {
         let mut state = self.lock();
         let reports = state.dispatchers.reports();
@@ -265,7 +266,8 @@ impl Entry {
     }
 }
 
-/// Returns the cost of each of several enforcements to the others: admission takes all on a processor for of one kind.
+/// Returns the cost of each of several enforcements to the others: admission takes all on a
+/// processor for of one kind.
 fn mixed(state: &State) -> BTreeMap<Kind, String> {
     let (table, deadline) =
         (state.dispatchers.is_in_use(Kind::Table), state.dispatchers.is_in_use(Kind::Deadline));
@@ -292,7 +294,8 @@ fn means(kind: Kind) -> &'static str {
     }
 }
 
-/// The jobs inside one that have budgets: by what its dispatcher says, and where none keeps them now, by what admission found.
+/// The jobs inside one that have budgets: by what its dispatcher says, and where none keeps them
+/// now, by what admission found.
 fn job_rows(model: &Model, name: &str, report: Option<&VtmReport>) -> Vec<admin::JobRow> {
     let one = |timed: reserve::model::Timed| {
         let found = report.and_then(|report| report.inside.iter().find(|job| job.name == timed.name));

@@ -1,5 +1,5 @@
-//! Looking after those who keep promises: a dispatcher that died is followed by another one, a quota that somebody else has set is set back, and it is told
-//! when the machine slept.
+//! Looking after those who keep promises: a dispatcher that died is followed by another one, a
+//! quota that somebody else has set is set back, and it is told when the machine slept.
 
 use super::Book;
 use super::sleeps::{Reading, Watcher};
@@ -65,7 +65,8 @@ pub(crate) async fn look_after(book: Arc<Book>) {
         }
         tokio::select! {
             () = changed.notified() => {}
-            // tidy(sleep): nothing tells that somebody else writes to a file of the kernel's, or that the machine slept.
+            // tidy(sleep): nothing tells that somebody else writes to a file of the kernel's, or
+            // that the machine slept.
             () = tokio::time::sleep(LOOK), if is_in_use => {
                 let book = Arc::clone(&book);
                 let looked = BOOK.run(move || {

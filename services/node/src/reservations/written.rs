@@ -1,8 +1,10 @@
 //! The registry's copy of promises, written while no other request waits for the disk.
 //!
-//! Whoever changes the book marks those whose entries are to be written while the book is locked, and has them written when it is not. One writes at a time:
-//! all that is marked when it begins, as it is in force then, in one transaction. So what is written last is what is in force, what is on the disk was in force
-//! at one moment, whenever the daemon is killed, and whoever waited for its turn finds that its own was written along.
+//! Whoever changes the book marks those whose entries are to be written while the book is locked,
+//! and has them written when it is not. One writes at a time: all that is marked when it begins, as
+//! it is in force then, in one transaction. So what is written last is what is in force, what is on
+//! the disk was in force at one moment, whenever the daemon is killed, and whoever waited for its
+//! turn finds that its own was written along.
 
 use super::{Book, Entry, RUN, State, VTMS};
 use registry::MAX_WRITTEN;
@@ -15,7 +17,8 @@ pub(super) struct Unwritten {
     /// By name, the number of the last mark.
     marks: BTreeMap<String, u64>,
     last: u64,
-    /// The domains of a new file that is not written down yet. Until it is, the registry has the entries of the file before, for a daemon that finds that file.
+    /// The domains of a new file that is not written down yet. Until it is, the registry has the
+    /// entries of the file before, for a daemon that finds that file.
     waiting: BTreeSet<String>,
 }
 
@@ -54,7 +57,8 @@ impl Unwritten {
 type Values = Vec<(String, Option<Vec<u8>>)>;
 
 impl Book {
-    /// Has the registry know all that is in force, as far as it is marked; not to be called while the book is locked.
+    /// Has the registry know all that is in force, as far as it is marked; not to be called while
+    /// the book is locked.
     pub(super) fn write_down(&self) {
         if self.lock().unwritten.due().next().is_none() {
             return;
@@ -73,13 +77,15 @@ impl Book {
         }
     }
 
-    /// The file of a distributed container that was entered is written down, or the one before it is in its place again: what goes with it follows.
+    /// The file of a distributed container that was entered is written down, or the one before it
+    /// is in its place again: what goes with it follows.
     pub(crate) fn settle(&self, dc: &str) {
         self.lock().unwritten.waiting.retain(|name| !is_of(name, dc));
         self.write_down();
     }
 
-    /// Forgets what was adapted of domains that no file has any more: a daemon that ended a distributed container died before it had done so.
+    /// Forgets what was adapted of domains that no file has any more: a daemon that ended a
+    /// distributed container died before it had done so.
     pub(crate) fn forget_all_but(&self, is_in_a_file: impl Fn(&str) -> bool) {
         let known = match self.registry.list(VTMS) {
             Ok(known) => known,
@@ -314,8 +320,9 @@ mod tests {
         book.lock().entries[name].now.cpu.expect("a budget").budget_ns / 1_000_000
     }
 
-    /// A daemon was killed between the promises of a file and the file: its successor went on with the file before, and what had been adapted of
-    /// that was forgotten, though whoever had adapted it had been told that it was done.
+    /// A daemon was killed between the promises of a file and the file: its successor went on with
+    /// the file before, and what had been adapted of that was forgotten, though whoever had adapted
+    /// it had been told that it was done.
     #[test]
     fn what_was_adapted_is_there_until_another_file_is_written_down_and_gone_then() {
         let registry = Arc::new(Memory::default());
@@ -329,7 +336,8 @@ mod tests {
             book.enter("film", Some(file), "top").expect("there is room");
             promised(&book, "film/gold")
         };
-        // The other file is on its way, and an adaptation of somebody else is written down meanwhile.
+        // The other file is on its way, and an adaptation of somebody else is written down
+        // meanwhile.
         book.begin("film", Some(&blue), "top").expect("there is room");
         book.lock().unwritten.mark("run/a");
         book.write_down();
@@ -337,7 +345,8 @@ mod tests {
         // It did not come up: what was before is so again, with what was adapted of it.
         book.enter("film", Some(&red), "top").expect("there is room");
         assert_eq!((promised(&book, "film/gold"), successor(&red)), (10, 10));
-        // It came up, and was written down: of what was before nothing comes back, not even with the file.
+        // It came up, and was written down: of what was before nothing comes back, not even with
+        // the file.
         book.begin("film", Some(&blue), "top").expect("there is room");
         book.settle("film");
         assert_eq!((successor(&blue), registry.list(VTMS).unwrap().len()), (8, 0));
@@ -345,7 +354,8 @@ mod tests {
         assert_eq!(promised(&book, "film/gold"), 12);
     }
 
-    /// A daemon was killed between the end of a distributed container and the end of its promises: who brought it up again found what had once been adapted.
+    /// A daemon was killed between the end of a distributed container and the end of its promises:
+    /// who brought it up again found what had once been adapted.
     #[test]
     fn what_was_adapted_of_a_file_that_is_gone_is_forgotten_at_the_next_start() {
         let registry = Arc::new(Memory::default());

@@ -17,7 +17,8 @@ use topology::{DiskFormat, VolumeStore};
 const PREFIX: &str = "volume/";
 /// The kind of file system that is in memory (statfs(2)).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// The first user that an engine may become, and how many there are: below those of frontends, and like them nobody's.
+/// The first user that an engine may become, and how many there are: below those of frontends, and
+/// like them nobody's.
 const FIRST_USER: u32 = 0x6000_0000;
 /// See [`FIRST_USER`].
 const USERS: u32 = 0x0fff_0000;
@@ -54,14 +55,15 @@ impl Record {
         Self { format, store, bytes, made: false, snapshots: Vec::new(), replica: None, user: None }
     }
 
-    /// Returns the user of the engine: it owns nothing but this volume, and nothing else runs as this user.
+    /// Returns the user of the engine: it owns nothing but this volume, and nothing else runs as
+    /// this user.
     pub fn engine_user(&self, id: &Id) -> u32 {
         self.user.unwrap_or_else(|| FIRST_USER + hash(id) % USERS)
     }
 }
 
-/// FNV-1a of a volume's name. An author of topologies could choose a name with the hash of another's, so it names nobody any more, but the
-/// users of volumes that there were before.
+/// FNV-1a of a volume's name. An author of topologies could choose a name with the hash of
+/// another's, so it names nobody any more, but the users of volumes that there were before.
 fn hash(id: &Id) -> u32 {
     let bytes = id.0.bytes().chain([b'/']).chain(id.1.bytes());
     bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
@@ -92,7 +94,8 @@ impl Book {
         Self { place, registry, choosing: Mutex::default() }
     }
 
-    /// Returns the records of all volumes. One that can't be read is an error of its own: nothing is made in its place.
+    /// Returns the records of all volumes. One that can't be read is an error of its own: nothing
+    /// is made in its place.
     pub fn all(&self) -> Result<Vec<(Id, Record)>, Problem> {
         let entries = self.registry.list(PREFIX).map_err(failed)?;
         let mut all = Vec::new();
@@ -136,7 +139,8 @@ impl Book {
         super::run_folder(&self.place.run_dir, &id.0, &id.1)
     }
 
-    /// Makes an empty volume: first the record says that it is being made, then there is a file, then the record says so.
+    /// Makes an empty volume: first the record says that it is being made, then there is a file,
+    /// then the record says so.
     pub fn make(&self, id: &Id, record: &Record) -> Result<Record, Problem> {
         let image = self.image(id, record.store);
         let begun = Record { made: false, ..record.clone() };
@@ -174,7 +178,8 @@ impl Book {
         Ok(made)
     }
 
-    /// Writes down that it is being made, and for whom: of the users that no volume has, the one with the smallest number.
+    /// Writes down that it is being made, and for whom: of the users that no volume has, the one
+    /// with the smallest number.
     fn begin(&self, id: &Id, record: Record) -> Result<Record, Problem> {
         let _alone = self.choosing.lock().unwrap_or_else(PoisonError::into_inner);
         let others = self.all()?.into_iter().filter(|(other, _)| other != id);
@@ -185,7 +190,8 @@ impl Book {
         Ok(begun)
     }
 
-    /// A volume of memory that no longer has its file was lost with the last boot; one of a file is in trouble.
+    /// A volume of memory that no longer has its file was lost with the last boot; one of a file is
+    /// in trouble.
     pub fn check_there(&self, id: &Id, record: &Record) -> Result<(), Problem> {
         let image = self.image(id, record.store);
         if image.exists() {
@@ -213,7 +219,8 @@ impl Book {
         Err(Problem::new(Code::Failed, message).help("take store = \"file\", or a run directory on a tmpfs"))
     }
 
-    /// Removes a volume and all that it holds. The record goes last: whoever dies meanwhile has a successor that knows.
+    /// Removes a volume and all that it holds. The record goes last: whoever dies meanwhile has a
+    /// successor that knows.
     pub fn remove(&self, id: &Id, record: &Record) -> Result<(), Problem> {
         self.put(id, &Record { made: false, ..record.clone() })?;
         self.forget(id, record.store)
@@ -322,7 +329,8 @@ mod tests {
         let users = ids.each_ref().map(|id| book.make(id, &record()).unwrap().engine_user(id));
         let all = BTreeSet::from([users[0], users[1], of_before.engine_user(&id())]);
         assert_eq!(all.len(), 3, "{users:x?}");
-        // What is known of one says the same to the next daemon, and one that is gone leaves its number to others.
+        // What is known of one says the same to the next daemon, and one that is gone leaves its
+        // number to others.
         let (_, first) = book.all().unwrap().into_iter().find(|(id, _)| *id == ids[0]).unwrap();
         assert_eq!(first.engine_user(&ids[0]), users[0]);
         book.remove(&ids[0], &first).unwrap();

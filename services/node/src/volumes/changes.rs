@@ -117,7 +117,8 @@ impl Keeper {
         .await
     }
 
-    /// Has the engine do something about snapshots, whoever has the volume, and writes down which there are.
+    /// Has the engine do something about snapshots, whoever has the volume, and writes down which
+    /// there are.
     async fn snapshots(
         &self,
         id: &Id,

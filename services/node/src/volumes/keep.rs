@@ -47,7 +47,8 @@ impl Keeper {
         Self { ground, run_dir: place.run_dir.clone(), slots: Mutex::default(), replicas }
     }
 
-    /// Takes over what an earlier daemon left of volumes with several replicas, before any domain asks for them.
+    /// Takes over what an earlier daemon left of volumes with several replicas, before any domain
+    /// asks for them.
     pub(crate) async fn adopt(&self) {
         if let Some(replicas) = &self.replicas {
             replicas.adopt().await;
@@ -76,7 +77,8 @@ impl Keeper {
         self.replicas()?.forget(about).await
     }
 
-    /// The one place where a volume is changed, made if it is wanted for the first time. Of a volume that is known, or about to be.
+    /// The one place where a volume is changed, made if it is wanted for the first time. Of a
+    /// volume that is known, or about to be.
     pub(super) fn slot(&self, id: &Id) -> Arc<tokio::sync::Mutex<Slot>> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(slots.entry(id.clone()).or_default())
@@ -144,7 +146,8 @@ impl Keeper {
         }
     }
 
-    /// After a daemon's start, when what runs has been taken over: ends the engines of volumes that nobody has.
+    /// After a daemon's start, when what runs has been taken over: ends the engines of volumes that
+    /// nobody has.
     pub(crate) async fn sweep(&self) {
         if let Some(replicas) = &self.replicas {
             replicas.sweep();
@@ -265,7 +268,8 @@ pub(super) fn in_use(id: &Id, domain: &str) -> Problem {
         .help("`tombolo down`, or take the volume out of the file, and try again")
 }
 
-/// The volume's record, of a volume that is what the file wants but for its size; made where there is none.
+/// The volume's record, of a volume that is what the file wants but for its size; made where there
+/// is none.
 fn as_wanted(book: &Book, id: &Id, wanted: &VolumeMount) -> Result<Record, Problem> {
     let VolumeMount { format, store, bytes, .. } = *wanted;
     let new = Record::new(format, store, bytes);

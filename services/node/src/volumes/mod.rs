@@ -1,8 +1,8 @@
-//! Volumes: virtual disks of this node that outlive the domains which have them. Each has a record in the registry, a file, and an engine
-//! while a domain has it.
+//! Volumes: virtual disks of this node that outlive the domains which have them. Each has a record
+//! in the registry, a file, and an engine while a domain has it.
 //!
-//! Domains know of this room what [`Volumes`] says. The engine of a volume outlives the daemon; the next one takes it over if it is
-//! what the record says, and starts another one if it is not.
+//! Domains know of this room what [`Volumes`] says. The engine of a volume outlives the daemon; the
+//! next one takes it over if it is what the record says, and starts another one if it is not.
 
 mod book;
 mod changes;
@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use topology::Domain;
 
-/// Below the run and state directories, and (with a plus) the node's cgroup: what belongs to volumes.
+/// Below the run and state directories, and (with a plus) the node's cgroup: what belongs to
+/// volumes.
 const VOLUMES: &str = "volumes";
 
 /// Something that takes its time.

@@ -1,4 +1,5 @@
-//! The engine of one volume while somebody has it: found or started, watched, started again when it has died.
+//! The engine of one volume while somebody has it: found or started, watched, started again when it
+//! has died.
 
 use super::VOLUMES;
 use super::book::{Book, Id, Record, engine_format};
@@ -15,11 +16,13 @@ use storage::{Engine, Recipe};
 use tokio::io::Interest;
 use tokio::task::JoinHandle;
 
-/// Memory of an engine, the pages of its file included: its caches of metadata have 32 MiB at most, and it needs some 30 MiB.
+/// Memory of an engine, the pages of its file included: its caches of metadata have 32 MiB at most,
+/// and it needs some 30 MiB.
 const MEMORY_BYTES: u64 = 256 << 20;
 /// Threads of an engine: QEMU's pool has 64 at most.
 const TASKS: u64 = 128;
-/// Pause after an engine has died; it doubles up to [`PAUSE_MAX`] while they die soon. A machine's disk waits meanwhile.
+/// Pause after an engine has died; it doubles up to [`PAUSE_MAX`] while they die soon. A machine's
+/// disk waits meanwhile.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`PAUSE_MIN`].
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -58,7 +61,8 @@ impl Ground {
         }
     }
 
-    /// The engine that an earlier daemon started for this volume, if it is what it should be; else a new one. Takes its time.
+    /// The engine that an earlier daemon started for this volume, if it is what it should be; else
+    /// a new one. Takes its time.
     pub fn find_or_start(&self, id: &Id, record: &Record) -> Result<Engine, Problem> {
         let (cgroup, recipe) = (self.cgroup(id), self.recipe(id, record));
         if let [pid] = self.cgroups.processes(&cgroup).as_slice() {
@@ -90,7 +94,8 @@ impl Ground {
             .map_err(|error| Problem::new(Code::Failed, error.to_string()))
     }
 
-    /// Ends whatever still runs in the cgroup of an engine, and removes its sockets. The folders stay: domains see them.
+    /// Ends whatever still runs in the cgroup of an engine, and removes its sockets. The folders
+    /// stay: domains see them.
     pub fn end(&self, id: &Id) {
         let cgroup = self.cgroup(id);
         let folder = self.book.run_folder(id);
@@ -160,7 +165,8 @@ impl Serving {
         Self { domain: domain.to_owned(), room, restarts, watch: tokio::spawn(task.run()) }
     }
 
-    /// Works with the engine, away from the loop. `None`: there is none now; the next one is being started.
+    /// Works with the engine, away from the loop. `None`: there is none now; the next one is being
+    /// started.
     pub async fn with_engine<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> T + Send + 'static,
@@ -213,7 +219,8 @@ impl Watch {
                 ?pause,
                 "its engine has ended; the next one is started"
             );
-            // tidy(sleep): a pause is what is wanted here: an engine that dies at once must not be started in a loop.
+            // tidy(sleep): a pause is what is wanted here: an engine that dies at once must not be
+            // started in a loop.
             tokio::time::sleep(pause).await;
             self.restarts.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = self.start().await {

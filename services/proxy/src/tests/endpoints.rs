@@ -117,7 +117,8 @@ async fn a_message_that_was_not_received_in_time_never_is() {
                 matches!(late, Err(Failed::Call(SendError::TimedOut(THERE) | SendError::Unknown(THERE)))),
                 "{late:?}"
             );
-            // What was not answered within its time is withdrawn nevertheless: nobody receives meanwhile.
+            // What was not answered within its time is withdrawn nevertheless: nobody receives
+            // meanwhile.
         }
         let mut answer = Vec::new();
         let late = here.send_receive(THERE, 50, b"?", &mut answer, 8, in_ms(20));
@@ -198,7 +199,8 @@ async fn a_call_ends_by_its_time_when_the_link_is_cut_and_says_that_nobody_knows
     .await;
     assert!(begun.elapsed() < PATIENCE);
     a.carrier.net().connect();
-    // Both were withdrawn by the time that anybody could receive them, or received once: and what comes then, comes.
+    // Both were withdrawn by the time that anybody could receive them, or received once: and what
+    // comes then, comes.
     let serve = move || {
         let mut tags = Vec::new();
         while tags.last() != Some(&3) {

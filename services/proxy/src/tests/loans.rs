@@ -1,4 +1,5 @@
-//! Grants between two nodes: what copies do on one node they do over two proxies, or say that nobody knows.
+//! Grants between two nodes: what copies do on one node they do over two proxies, or say that
+//! nobody knows.
 
 use super::*;
 use endpoint::{Access, Address, Buffer, CopyError, Endpoint, Failed, GrantId, Handed, Options, Unasked};
@@ -23,7 +24,8 @@ fn in_ms(ms: u64) -> Option<Instant> {
     Some(Instant::now() + Duration::from_millis(ms))
 }
 
-/// Begins a loan of a grant of node b on node a: what is asked there, and the end that a program has here.
+/// Begins a loan of a grant of node b on node a: what is asked there, and the end that a program
+/// has here.
 async fn begun(a: &mut Node, b: &mut Node, grant: u64) -> (u64, End) {
     let (near, to_a) =
         channel_pair(&Config { ring_bytes: wire::loan::RING_BYTES, ..Config::default() }).expect("a channel");
@@ -186,7 +188,8 @@ async fn a_recall_ends_a_loan_that_nobody_uses_and_a_copy_that_goes_on() {
         grantee.copy_out(b"before", grant, 0, soon()).expect("copied");
         owner.revoke(&mut buffer, grant).expect("revoked");
         recall(&b, grant);
-        // It is over, or the channel is closed already: then the daemon is asked, and there is none.
+        // It is over, or the channel is closed already: then the daemon is asked, and there is
+        // none.
         let over = call_error(grantee.copy_in(grant, 0, &mut [0], soon()));
         assert!(matches!(over, CopyError::Revoked(_) | CopyError::Unasked(_)), "{over}");
     })

@@ -1,4 +1,5 @@
-//! Two nodes with a replica each: real engines, the real process, and a daemon and a registry that are the test's.
+//! Two nodes with a replica each: real engines, the real process, and a daemon and a registry that
+//! are the test's.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use session::packet::{self, Packet, PacketError};

@@ -1,4 +1,5 @@
-//! Two relays over one channel, with real sockets at both ends: what programs see is what they see of TCP.
+//! Two relays over one channel, with real sockets at both ends: what programs see is what they see
+//! of TCP.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 

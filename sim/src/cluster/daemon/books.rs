@@ -1,4 +1,5 @@
-//! The records of placement, as `services/node/src/placement/books.rs` reads them: prefix by prefix, claims last.
+//! The records of placement, as `services/node/src/placement/books.rs` reads them: prefix by
+//! prefix, claims last.
 
 use crate::cluster::client::{Client, Failed};
 use crate::cluster::world::{DC, World, number_of};

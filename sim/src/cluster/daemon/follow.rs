@@ -1,4 +1,5 @@
-//! Following what is wanted, as `services/node/src/placement/mod.rs` does; `placement::judge` decides.
+//! Following what is wanted, as `services/node/src/placement/mod.rs` does; `placement::judge`
+//! decides.
 
 use super::books::{At, Books, Claim, claim_key, expected, placed_key};
 use super::{Daemon, Failed};

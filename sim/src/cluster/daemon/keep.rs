@@ -170,7 +170,8 @@ impl Daemon {
         }
     }
 
-    /// A domain that may run elsewhere ends here when the hold has passed (`services/node/src/placement/hold.rs`).
+    /// A domain that may run elsewhere ends here when the hold has passed
+    /// (`services/node/src/placement/hold.rs`).
     pub(super) async fn end_with_hold(self: Rc<Self>) {
         let (mut before, mut had_one) = (0, false);
         loop {

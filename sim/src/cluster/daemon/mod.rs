@@ -1,5 +1,7 @@
-//! A daemon: the glue between the product's decisions and the world, in the order of `services/node`. What decides is `lease` and `placement`; what
-//! is here asks, waits, and does what they say. `docs/simulation.md` says which steps of `services/node` are written a second time here.
+//! A daemon: the glue between the product's decisions and the world, in the order of
+//! `services/node`. What decides is `lease` and `placement`; what is here asks, waits, and does
+//! what they say. `docs/simulation.md` says which steps of `services/node` are written a second
+//! time here.
 
 mod books;
 mod doubts;

@@ -1,4 +1,5 @@
-//! A node's part in planned moves, as in `services/node/src/placement/relocation.rs`; `placement::duty` decides.
+//! A node's part in planned moves, as in `services/node/src/placement/relocation.rs`;
+//! `placement::duty` decides.
 
 use super::books::{At, Books, Moving, expected, move_key};
 use super::follow::unless_conflict;
@@ -27,7 +28,8 @@ impl Daemon {
         fails
     }
 
-    /// Does what a planned move asks of this node. Says whether that is all that is to be done about the domain for now.
+    /// Does what a planned move asks of this node. Says whether that is all that is to be done
+    /// about the domain for now.
     pub(super) async fn follow_move(
         self: &Rc<Self>,
         books: &Rc<Books>,

@@ -9,7 +9,8 @@ use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
 
 /// The folder of keys: paths of the service begin with it, and people leave it out.
 const KEYS: &str = "kv/";
-/// Most bytes of the standard input that are read: one more than a value may have, so that one too long is refused and not cut.
+/// Most bytes of the standard input that are read: one more than a value may have, so that one too
+/// long is refused and not cut.
 const INPUT_BYTES: u64 = wire::coordination::MAX_VALUE_BYTES as u64 + 1;
 
 /// Does what the command says.

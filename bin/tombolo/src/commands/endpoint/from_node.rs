@@ -1,4 +1,5 @@
-//! From the node: the command runs inside the domain, as by `tombolo exec`. So the domain's control socket is who speaks, here as anywhere.
+//! From the node: the command runs inside the domain, as by `tombolo exec`. So the domain's control
+//! socket is who speaks, here as anywhere.
 
 use super::look;
 use super::payload::{named, open};

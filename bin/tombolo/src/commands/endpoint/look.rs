@@ -40,7 +40,8 @@ pub fn tree(place: &PlaceArgs, endpoint: &str) -> Result<Value, Failure> {
     wait(client(place)?.get(&format!("endpoints/{}", encoded(endpoint))))?.map_err(not_here)
 }
 
-/// In a domain there is no daemon to ask, and there shall be none: a domain is not told of the others.
+/// In a domain there is no daemon to ask, and there shall be none: a domain is not told of the
+/// others.
 pub fn not_here(error: ClientError) -> Failure {
     match error {
         ClientError::NotRunning { .. } if where_to(&None) == Where::Here => {
@@ -206,7 +207,8 @@ fn section(out: &mut String, tree: &Value, key: &str, none: &str, line: fn(&Valu
 /// In this order; others behind them.
 const LIMITS: [&str; 5] = ["endpoints", "pairs", "bytes", "buffers", "grants"];
 
-/// Returns the use of the distributed container's limits; those that count bytes in words for people.
+/// Returns the use of the distributed container's limits; those that count bytes in words for
+/// people.
 fn limits(tree: &Value) -> String {
     let Some(all) = tree["limits"].as_object().filter(|all| !all.is_empty()) else { return String::new() };
     let place = |key: &str| LIMITS.iter().position(|known| *known == key).unwrap_or(LIMITS.len());
@@ -303,7 +305,8 @@ mod tests {
         assert!(text.contains("waiting\n  a program of brain, process 5\n"), "{text}");
     }
 
-    // A program chooses nothing of what is shown here but that it is bound; yet nothing is believed.
+    // A program chooses nothing of what is shown here but that it is bound; yet nothing is
+    // believed.
     #[test]
     fn nothing_that_is_shown_steers_a_terminal() {
         let mut tree = planner();

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::Path;
 
-/// Most bytes that are read of a payload. Longer ones fit no pair, and an endless input shall not fill the memory.
+/// Most bytes that are read of a payload. Longer ones fit no pair, and an endless input shall not
+/// fill the memory.
 const PAYLOAD_BYTES_MAX: u64 = 64 << 20;
 
 /// The payloads of a command, one after the other.

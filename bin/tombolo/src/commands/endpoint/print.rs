@@ -1,4 +1,5 @@
-//! How payloads are printed: text with a line end, anything else as it came, and as hexadecimal on a terminal; or as JSON.
+//! How payloads are printed: text with a line end, anything else as it came, and as hexadecimal on
+//! a terminal; or as JSON.
 
 use crate::output::{Failure, Paint, harmless};
 use serde_json::{Value, json};
@@ -72,7 +73,8 @@ pub fn said(what: &str, source: &Source, tag: u32, bytes: &[u8], form: Form) -> 
     }
 }
 
-/// `message from camera (1.1): text`; what has several lines, or is no text, begins in the next one.
+/// `message from camera (1.1): text`; what has several lines, or is no text, begins in the next
+/// one.
 fn sentence(what: &str, source: &Source, tag: u32, bytes: &[u8]) -> String {
     let tag = if tag == 0 { String::new() } else { format!(", tag {tag}") };
     let head = format!("{what} from {}{tag}", source.text());

@@ -89,7 +89,8 @@ fn answer(
     };
     match endpoint.reply(asked, *tag, reply) {
         Ok(()) => Ok(true),
-        // That one requester does not wait any more, or takes less, is no reason to leave the others.
+        // That one requester does not wait any more, or takes less, is no reason to leave the
+        // others.
         Err(::endpoint::Failed::Call(error)) => {
             remark(&format!("not answered: {error}"));
             Ok(false)

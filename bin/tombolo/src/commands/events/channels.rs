@@ -24,7 +24,8 @@ pub enum ChannelCommand {
   tombolo events ls
   tombolo events ls --json | jq -r '.[] | select(.subscribers == 0) | .channel'")]
     Ls(LsArgs),
-    /// Show one channel: its events, its subscriptions and what they have lost, its filters and what they cost
+    /// Show one channel: its events, its subscriptions and what they have lost, its filters and
+    /// what they cost
     #[command(after_help = "Examples:
   tombolo events show alarms
   tombolo events show lab/events/alarms --json")]
@@ -70,7 +71,8 @@ One JSON object a line: `published_ns`, `sequence`, `publisher`, `number`, `lost
   tombolo events replay alarms day.jsonl --speed 10 --domain sensor      ten times as fast
   tombolo events replay alarms day.jsonl --speed 0 --domain sensor       without a pause")]
     Replay(ReplayArgs),
-    /// Carry events to and from a broker of MQTT, or programs that speak DDS: the command of a domain
+    /// Carry events to and from a broker of MQTT, or programs that speak DDS: the command of a
+    /// domain
     #[command(after_help = "Examples, in the topology file:
   command = [\"/run/tombolo/tombolo\", \"events\", \"gateway\", \"--mqtt\", \"127.0.0.1:1883\",
              \"--out\", \"alarms=plant/alarms\", \"--filter\", \"alarms=temperature > 30\",
@@ -184,8 +186,8 @@ pub fn run(place: &PlaceArgs, command: &ChannelCommand) -> Result<(), Failure> {
     }
 }
 
-/// The channels of all services of the node, each with the names of its container and its service. Of very many
-/// a service describes the first; the number of the others is the second value.
+/// The channels of all services of the node, each with the names of its container and its service.
+/// Of very many a service describes the first; the number of the others is the second value.
 fn channels(client: &Client) -> Result<(Vec<Value>, u64), Failure> {
     let rows: Vec<ServiceRow> = wait(client.get("services"))??;
     let (mut channels, mut left_out) = (Vec::new(), 0);

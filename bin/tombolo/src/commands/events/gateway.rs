@@ -1,4 +1,5 @@
-//! `tombolo events gateway`: a program of a domain that carries events to and from a broker of MQTT or programs that speak DDS.
+//! `tombolo events gateway`: a program of a domain that carries events to and from a broker of MQTT
+//! or programs that speak DDS.
 
 use super::inside::folder;
 use crate::commands::endpoint::from_node::{Where, where_to};
@@ -30,7 +31,8 @@ pub struct GatewayArgs {
     /// Of a topic of DDS: type, reliability, durability, history, deadline, liveliness
     #[arg(long, value_name = "TOPIC=KEY=VALUE,...", value_parser = quality)]
     pub qos: Vec<(String, Quality)>,
-    /// The program that is linked with Cyclone DDS (default: tombolo-dds, where its package puts it)
+    /// The program that is linked with Cyclone DDS (default: tombolo-dds, where its package puts
+    /// it)
     #[arg(long, value_name = "FILE")]
     pub dds_program: Option<PathBuf>,
     /// Events of this channel are published to this topic

@@ -1,4 +1,5 @@
-//! This end of a command that runs on another node (`docs/spec/remote.md`): standard streams, signals, and the terminal.
+//! This end of a command that runs on another node (`docs/spec/remote.md`): standard streams,
+//! signals, and the terminal.
 
 use crate::output::Failure;
 use rustix::stdio::stdin;
@@ -12,7 +13,8 @@ use wire::remote::{Decoder, INPUT_WINDOW_BYTES, ToCaller, frame, put};
 
 /// How much is read at once, in bytes.
 const PIECE_BYTES: usize = 16 * 1024;
-/// Exit code of a program that writes where nobody reads: 128 and the number of `SIGPIPE` (signal(7)).
+/// Exit code of a program that writes where nobody reads: 128 and the number of `SIGPIPE`
+/// (signal(7)).
 const NOBODY_READS: i32 = 128 + 13;
 
 /// Columns and rows of this terminal.
@@ -164,7 +166,8 @@ fn write(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads the standard input, whatever it is; a piece without bytes is its end. The thread ends with the process.
+/// Reads the standard input, whatever it is; a piece without bytes is its end. The thread ends with
+/// the process.
 fn read_input() -> io::Result<mpsc::Receiver<Vec<u8>>> {
     let (pieces, input) = mpsc::channel(1);
     std::thread::Builder::new().name("stdin".into()).spawn(move || {

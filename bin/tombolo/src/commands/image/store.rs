@@ -204,8 +204,8 @@ fn store(arguments: &PlaceArgs) -> Result<Store, Failure> {
     Ok(Store::new(&place(arguments)?.state_dir))
 }
 
-/// Returns the domains that have each image, by digest: the daemon knows it, also of those that do not run. One is started where none runs, if
-/// there ever was one.
+/// Returns the domains that have each image, by digest: the daemon knows it, also of those that do
+/// not run. One is started where none runs, if there ever was one.
 fn used(arguments: &PlaceArgs) -> Result<BTreeMap<String, Vec<String>>, Failure> {
     let (node, client): (Place, _) = (place(arguments)?, client(arguments)?);
     let tree: Value = match wait(client.get("state"))? {

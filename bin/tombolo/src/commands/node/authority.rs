@@ -24,7 +24,8 @@ pub struct AuthorityArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum AuthorityCommand {
-    /// Have another authority take its place, under use: its key may be known to somebody, or a node that had it was removed
+    /// Have another authority take its place, under use: its key may be known to somebody, or a
+    /// node that had it was removed
     #[command(after_help = "Examples:
   tombolo node authority replace
   tombolo node authority replace --no-wait; tombolo node authority
@@ -40,7 +41,8 @@ After a node was removed that you do not trust any more: change what lets it int
         /// Don't wait until it is done
         #[arg(long)]
         no_wait: bool,
-        /// Instead: etcd was restored from a backup of before the authority was replaced; have it name the one again that this node has
+        /// Instead: etcd was restored from a backup of before the authority was replaced; have it
+        /// name the one again that this node has
         #[arg(long, conflicts_with = "no_wait")]
         restored: bool,
     },

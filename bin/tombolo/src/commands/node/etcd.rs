@@ -29,7 +29,8 @@ pub enum EtcdCommand {
         /// Where to
         file: PathBuf,
     },
-    /// Begin the cluster's own etcd again from such a copy, when it is lost: no daemon of the cluster may run
+    /// Begin the cluster's own etcd again from such a copy, when it is lost: no daemon of the
+    /// cluster may run
     #[command(after_help = "Examples:
   a# tombolo node etcd restore /root/etcd.copy     at one node: etcd is here from now on
   b# tombolo node etcd restore --at 10.0.0.1       at each other node: etcd is there from now on

@@ -1,4 +1,5 @@
-//! `tombolo reserve timeline`: who ran when on which processor, with budgets, misses, and what was changed and why, as one SVG.
+//! `tombolo reserve timeline`: who ran when on which processor, with budgets, misses, and what was
+//! changed and why, as one SVG.
 
 use super::super::{client, wait};
 use crate::cli::PlaceArgs;

@@ -1,4 +1,5 @@
-//! In each guest: starts jobs as processes of their own, passes on what they say, and kills them when told to.
+//! In each guest: starts jobs as processes of their own, passes on what they say, and kills them
+//! when told to.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};

@@ -1,4 +1,5 @@
-//! In dom0: creates the guests, runs what is to be run, and reports line by line on standard output.
+//! In dom0: creates the guests, runs what is to be run, and reports line by line on standard
+//! output.
 
 use std::process::Command;
 use std::time::Instant;

@@ -13,11 +13,13 @@ mod hostile;
 mod measure;
 mod suite;
 
-/// How long one waits for what is about to come: on emulated processors of which others may want the time.
+/// How long one waits for what is about to come: on emulated processors of which others may want
+/// the time.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Messages of a talk: some that fill the ring, and several rounds of it.
 const MESSAGES: usize = 120;
-/// Channels one after the other: with 33 pages each more than the 1,024 that a domain may grant at a time.
+/// Channels one after the other: with 33 pages each more than the 1,024 that a domain may grant at
+/// a time.
 pub(crate) const ROUNDS: u8 = 40;
 /// Bytes of rings: a region has a page more than two of them have.
 const SIZES: [u32; 9] =
@@ -143,7 +145,8 @@ fn hold(end: End) -> Result<(), Failure> {
     }
 }
 
-/// Opens and closes a channel as often as would take more pages than a domain may grant, if some stayed behind.
+/// Opens and closes a channel as often as would take more pages than a domain may grant, if some
+/// stayed behind.
 fn many(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
     for round in 0..ROUNDS {
         let (mut sender, mut receiver) = end(how, peer, name)?.open()?;
@@ -176,7 +179,8 @@ fn many_closed(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A channel of each size after the other, twice: all that they had together is more than one domain may have.
+/// A channel of each size after the other, twice: all that they had together is more than one
+/// domain may have.
 fn many_sizes(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
     for ring_bytes in SIZES.into_iter().chain(SIZES) {
         let end = if how == "offer" { offer(peer, name, ring_bytes)? } else { end(how, peer, name)? };

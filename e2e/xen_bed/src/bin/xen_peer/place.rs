@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::link::{NAME, News, Order};
 use crate::{Failure, agent};
 
-/// How long a job may take for its next line: emulated processors, of which others may want the time.
+/// How long a job may take for its next line: emulated processors, of which others may want the
+/// time.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A job's message.

@@ -1,7 +1,8 @@
 //! A command in a domain of this node whose streams are with a caller on another.
 //!
-//! One loop. Nothing waits for the caller to read but the command's output, nothing for the command to read but the caller's input, and signals get
-//! through in any case: so much input as is not taken is kept here, and no more is let come.
+//! One loop. Nothing waits for the caller to read but the command's output, nothing for the command
+//! to read but the caller's input, and signals get through in any case: so much input as is not
+//! taken is kept here, and no more is let come.
 
 use super::pipes::Pipes;
 use crate::admin::{Code, ExecRequest, Problem};
@@ -32,13 +33,16 @@ const MAX_COMMANDS: usize = 64;
 const PIECE_BYTES: usize = 16 * 1024;
 /// The longest pipe that everybody may make (`fs.pipe-max-size`, pipe(7)), in bytes.
 const PIPE_BYTES: usize = 1 << 20;
-/// The bytes that a command that has ended may have left in its two pipes and on the way from there.
+/// The bytes that a command that has ended may have left in its two pipes and on the way from
+/// there.
 const LEFT_BYTES: usize = 2 * (PIPE_BYTES + aside::HELD_BYTES);
-/// How long to wait for that. Other processes that have the pipe open are not waited for: the end comes behind what is there ([`aside::finish`]).
+/// How long to wait for that. Other processes that have the pipe open are not waited for: the end
+/// comes behind what is there ([`aside::finish`]).
 const LEFT_PATIENCE: Duration = Duration::from_secs(2);
 /// The same for a terminal, which has no such end while somebody else has it open.
 const TERMINAL_PATIENCE: Duration = Duration::from_millis(100);
-/// How long a command has after it was told that its caller is gone, and again after it was told to end.
+/// How long a command has after it was told that its caller is gone, and again after it was told to
+/// end.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Exit code where nobody can say.
 const CODE_UNKNOWN: i32 = 125;
@@ -129,7 +133,8 @@ impl Running {
         }
     }
 
-    /// Its caller is gone: it is told so, as by a terminal that hangs up, then asked to end, and then killed.
+    /// Its caller is gone: it is told so, as by a terminal that hangs up, then asked to end, and
+    /// then killed.
     async fn hang_up(mut self) {
         (self.input, self.output, self.errors) = (None, None, None);
         for signal in [Signal::HUP, Signal::TERM] {
@@ -240,7 +245,8 @@ async fn converse(stream: Box<dyn Stream>, running: &mut Running) -> Result<(), 
                 to.shutdown().await
             };
             last.await.map_err(|error| error.to_string())?;
-            // TCP takes back what was said when a connection is closed on input that nobody has read (RFC 1122, 4.2.2.13): the caller closes.
+            // TCP takes back what was said when a connection is closed on input that nobody has
+            // read (RFC 1122, 4.2.2.13): the caller closes.
             let rest = async { while from.read(&mut piece).await.is_ok_and(|length| length > 0) {} };
             if tokio::time::timeout(END_PATIENCE, rest).await.is_err() {
                 tracing::debug!("the caller of a command that has ended does not hang up");
@@ -321,7 +327,8 @@ impl Between {
         Ok(())
     }
 
-    /// The caller may send so much more. Only when it has taken all that there was for it: who does not read can't make this grow.
+    /// The caller may send so much more. Only when it has taken all that there was for it: who does
+    /// not read can't make this grow.
     fn say_what_was_taken(&mut self) {
         if self.taken > 0 && self.outbox.is_empty() {
             let taken = std::mem::take(&mut self.taken);

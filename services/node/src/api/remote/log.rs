@@ -18,7 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 const MAX_READERS: usize = 64;
 /// Lines that may wait for a slow reader.
 const MAX_WAITING_LINES: usize = 64;
-/// How long to wait for more before looking again; events come at once, this is for file systems without any.
+/// How long to wait for more before looking again; events come at once, this is for file systems
+/// without any.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Places for readers.

@@ -1,5 +1,6 @@
-//! Requests on one node about a domain of another that take their time: commands that run there, logs that are followed
-//! (`docs/spec/remote.md`). The daemon of the caller's node passes both on and looks at neither.
+//! Requests on one node about a domain of another that take their time: commands that run there,
+//! logs that are followed (`docs/spec/remote.md`). The daemon of the caller's node passes both on
+//! and looks at neither.
 
 mod command;
 mod log;

@@ -1,7 +1,8 @@
 //! A process for the pipes of one command: the daemon has sockets, and touches no pipe.
 //!
-//! A thread that splices into a pipe, or out of it, holds up everybody else who uses it, in the kernel, where not even `kill -9` helps
-//! ([`sys::aside`]). A daemon with such a thread would end, and let go of its locks, only when that command does, and nobody could take its place.
+//! A thread that splices into a pipe, or out of it, holds up everybody else who uses it, in the
+//! kernel, where not even `kill -9` helps ([`sys::aside`]). A daemon with such a thread would end,
+//! and let go of its locks, only when that command does, and nobody could take its place.
 
 use crate::base::place::RUN_DIR_VARIABLE;
 use domain::Layout;

@@ -170,7 +170,8 @@ async fn who_opens_early_waits_for_the_offer_as_long_as_it_asked_to() {
         answer.as_ref().and_then(|r| if let Reply::Refused { errno, .. } = r { Some(*errno) } else { None });
     assert_eq!(errno, in_vain, "{answer:?}");
     send(&early, &open_waiting(u32::MAX), &[]);
-    // Nothing is answered before; that it waits is seen by the next packet, which is not answered either.
+    // Nothing is answered before; that it waits is seen by the next packet, which is not answered
+    // either.
     send(&early, b"{\"op\":\"services\",\"id\":4}", &[]);
     send(&offerer, OFFER, &[]);
     assert!(matches!(reply(&offerer).await, Some(Reply::Serving { id: 9, .. })));

@@ -1,4 +1,5 @@
-//! Backups: endpoints without a name that stand by until they take the place of the one that has the name (`docs/spec/movement.md`).
+//! Backups: endpoints without a name that stand by until they take the place of the one that has
+//! the name (`docs/spec/movement.md`).
 
 use super::bind::{Wish, bound_mut};
 use super::numbers::Whose;
@@ -10,10 +11,12 @@ use topology::Topology;
 use wire::control::{EndpointAddress, EndpointRights, Event, MAX_STAY_BYTES, Reply};
 use wire::ipc::Address;
 
-/// Backups of one endpoint. Each reply waits for all of them, so more would make it slower and hardly safer.
+/// Backups of one endpoint. Each reply waits for all of them, so more would make it slower and
+/// hardly safer.
 const BACKUPS_MAX: usize = 4;
-/// So long a name is kept for its backups: after its primary has ended, and after a daemon's start. A backup that lives asks within some milliseconds,
-/// one that has to find the new daemon first within one of its looks.
+/// So long a name is kept for its backups: after its primary has ended, and after a daemon's start.
+/// A backup that lives asks within some milliseconds, one that has to find the new daemon first
+/// within one of its looks.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(2);
 /// The rights of a backup towards its primary.
 const OF_BACKUP: EndpointRights = EndpointRights {
@@ -108,8 +111,8 @@ pub(super) struct Order {
 }
 
 impl Broker {
-    /// Tells the program of an endpoint to move to a backup in another domain, which it does when it receives next; without a domain, to stay. Returns where it
-    /// is now.
+    /// Tells the program of an endpoint to move to a backup in another domain, which it does when
+    /// it receives next; without a domain, to stay. Returns where it is now.
     pub(crate) fn migrate(&self, dc: &str, name: &str, to: Option<&str>) -> Result<Address, String> {
         let mut inner = self.lock();
         let table = inner.endpoints.tables.get_mut(dc);
@@ -322,7 +325,8 @@ impl Inner {
         }
     }
 
-    /// Whether a program may bind a name anew, or whether it is kept for those who know what its primary knew.
+    /// Whether a program may bind a name anew, or whether it is kept for those who know what its
+    /// primary knew.
     pub(super) fn must_not_be_kept(&self, topology: &Topology, dc: &str, name: &str) -> Result<(), Refusal> {
         let backed = topology.endpoint(name).is_some_and(|endpoint| !endpoint.backups.is_empty());
         let kept = self.endpoints.tables.get(dc).is_some_and(|table| table.is_kept_for_backups(name));

@@ -244,7 +244,8 @@ impl Inner {
         self.tell_nodes_of_endpoint(&who.dc, name, address, true);
     }
 
-    /// An endpoint that is there again says whom it has channels with. Where the other says the same, they are known as a pair.
+    /// An endpoint that is there again says whom it has channels with. Where the other says the
+    /// same, they are known as a pair.
     pub(super) fn meet_again(&mut self, dc: &str, address: EndpointAddress, peers: &[EndpointAddress]) {
         let Some(topology) = self.topologies.get(dc).cloned() else { return };
         let Some(table) = self.endpoints.tables.get_mut(dc) else { return };
@@ -270,7 +271,8 @@ impl Inner {
         self.meet_far_again(dc, address.slot);
     }
 
-    /// Two whom an earlier daemon introduced are both here. It is not known what they were told last: they are told anew.
+    /// Two whom an earlier daemon introduced are both here. It is not known what they were told
+    /// last: they are told anew.
     fn know_pair(&mut self, dc: &str, topology: &Topology, key: (u32, u32)) {
         let Some(table) = self.endpoints.tables.get_mut(dc) else { return };
         if table.pairs.len() >= most(topology.ipc.pairs) || table.pairs.contains_key(&key) {
@@ -286,7 +288,8 @@ impl Inner {
         self.endpoints.met_again.push((dc.to_owned(), key));
     }
 
-    /// Tells those whom an earlier daemon introduced what they may, now that the one that has come back knows that it is back.
+    /// Tells those whom an earlier daemon introduced what they may, now that the one that has come
+    /// back knows that it is back.
     pub(in crate::broker) fn tell_met_again(&mut self) {
         for (dc, key) in std::mem::take(&mut self.endpoints.met_again) {
             let table = self.endpoints.tables.get(&dc);
@@ -358,15 +361,16 @@ fn busy(name: &str) -> String {
     format!("another program of its domain has bound endpoint {name}; there is one at a time")
 }
 
-/// Writes down which slots names have. A daemon that does not find it gives them others, and the tokens of today prove nothing to it.
+/// Writes down which slots names have. A daemon that does not find it gives them others, and the
+/// tokens of today prove nothing to it.
 pub(super) fn keep_names(store: &dyn super::Store, dc: &str, table: &Table) {
     if let Err(error) = store.save_names(dc, &table.names) {
         tracing::error!(dc, %error, "the slots of endpoints can't be written down: after a restart of the daemon they have others");
     }
 }
 
-/// Whether a domain may bind a name, and whether that endpoint may copy between buffers of others. `again`: it had it under an earlier daemon, as a backup
-/// that has taken over perhaps.
+/// Whether a domain may bind a name, and whether that endpoint may copy between buffers of others.
+/// `again`: it had it under an earlier daemon, as a backup that has taken over perhaps.
 fn may_bind(topology: &Topology, who: &Identity, name: &str, again: bool) -> Result<bool, Refusal> {
     match topology.endpoint(name) {
         Some(endpoint)

@@ -1,8 +1,9 @@
-//! Endpoints on other nodes. Each daemon makes the channel of its own endpoint, by its own topology, and the proxies stand in for the peers at the
-//! other ends. So a pair is a pair here as well, with one of both in another table.
+//! Endpoints on other nodes. Each daemon makes the channel of its own endpoint, by its own
+//! topology, and the proxies stand in for the peers at the other ends. So a pair is a pair here as
+//! well, with one of both in another table.
 //!
-//! News from another node is an allegation. An endpoint is taken to be there only if its slot has the number of that very node, and if its
-//! domain is placed there.
+//! News from another node is an allegation. An endpoint is taken to be there only if its slot has
+//! the number of that very node, and if its domain is placed there.
 
 use super::introduce::Found;
 use super::regions::Region;
@@ -80,7 +81,8 @@ impl Drop for FarMeeting {
 }
 
 impl Broker {
-    /// Begins what an `introduce` asks for, where the other one is on another node. `None`: it is for this node to answer.
+    /// Begins what an `introduce` asks for, where the other one is on another node. `None`: it is
+    /// for this node to answer.
     pub(crate) fn meet_far(
         &self,
         id: MemberId,
@@ -223,7 +225,8 @@ impl Broker {
 }
 
 impl Refused {
-    /// The cause passes (something between the two nodes, or something that one of them did not know yet): the request is made again.
+    /// The cause passes (something between the two nodes, or something that one of them did not
+    /// know yet): the request is made again.
     pub(super) fn again(self, by_name: bool) -> Refusal {
         let errno = match Errno::from_raw_os_error(self.errno) {
             Errno::CONNRESET | Errno::HOSTUNREACH => Errno::AGAIN,
@@ -410,7 +413,8 @@ impl Inner {
         Ok((channel, Reply::Introduced { id: meeting.number, peer, channel }))
     }
 
-    /// Writes down a pair; `held`: whether the end of the one here, and that of the proxy, can be watched.
+    /// Writes down a pair; `held`: whether the end of the one here, and that of the proxy, can be
+    /// watched.
     fn know_far_pair(&mut self, own: &Own, plan: &Plan, channel: u64, held: [bool; 2]) {
         let (dc, far) = (own.dc.clone(), plan.peer.address.slot);
         let key = pair_of(own.slot, far);
@@ -453,8 +457,8 @@ impl Inner {
         }
     }
 
-    /// An endpoint of an earlier daemon's time is back, whose pairs with endpoints of other nodes have lived on: they are known again where the proxy has them,
-    /// too.
+    /// An endpoint of an earlier daemon's time is back, whose pairs with endpoints of other nodes
+    /// have lived on: they are known again where the proxy has them, too.
     pub(in crate::broker) fn meet_far_again(&mut self, dc: &str, slot: u32) {
         let Some(topology) = self.topologies.get(dc).cloned() else { return };
         let Some(table) = self.endpoints.tables.get(dc) else { return };
@@ -545,14 +549,15 @@ impl Inner {
         }
     }
 
-    /// An endpoint here has ended. Its peers on other nodes hear of that when its channels hang up, behind all that it did before: the daemon, which may
-    /// know it sooner, must not say it.
+    /// An endpoint here has ended. Its peers on other nodes hear of that when its channels hang up,
+    /// behind all that it did before: the daemon, which may know it sooner, must not say it.
     pub(super) fn forget_far(&mut self, dc: &str, peers: &BTreeSet<u32>) {
         let Some(table) = self.endpoints.tables.get_mut(dc) else { return };
         peers.iter().for_each(|peer| table.far_pair_gone(*peer));
     }
 
-    /// An endpoint here is ended by order, and not its program, which may keep its channels: its peers on other nodes are parted from it.
+    /// An endpoint here is ended by order, and not its program, which may keep its channels: its
+    /// peers on other nodes are parted from it.
     pub(super) fn part_from_far(&mut self, dc: &str, own: EndpointAddress) {
         let Some(table) = self.endpoints.tables.get(dc) else { return };
         let peers = table.bound(own.slot).map(|(bound, _)| bound.peers.clone()).unwrap_or_default();
@@ -599,7 +604,8 @@ impl Inner {
         all.collect()
     }
 
-    /// Applies changed news of other nodes, or changed places of domains: waiting requests look again, and endpoints that have moved are parted from.
+    /// Applies changed news of other nodes, or changed places of domains: waiting requests look
+    /// again, and endpoints that have moved are parted from.
     pub(in crate::broker) fn reconcile_far_endpoints(&mut self) {
         let returned: Vec<(String, u32)> = self
             .endpoints

@@ -37,7 +37,8 @@ pub(super) enum Found {
 }
 
 impl Broker {
-    /// Comes back when the endpoint that a member wants to be introduced to is bound, or when there is nothing to wait for.
+    /// Comes back when the endpoint that a member wants to be introduced to is bound, or when there
+    /// is nothing to wait for.
     pub(crate) async fn endpoint_bound(&self, id: MemberId, endpoint: u32, to: &Whom) {
         // Shown as one that waits, until it does no more.
         let _shown = Shown { broker: self, id };

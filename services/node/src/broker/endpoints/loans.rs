@@ -1,5 +1,6 @@
-//! Grants between nodes. The memory stays on the node of its owner, whose proxy copies from and to it; the grantee has a channel that leads there. Who may
-//! borrow is decided on the owner's node, as it is for those who are there.
+//! Grants between nodes. The memory stays on the node of its owner, whose proxy copies from and to
+//! it; the grantee has a channel that leads there. Who may borrow is decided on the owner's node,
+//! as it is for those who are there.
 
 use super::far::FarPeer;
 use super::regions::Region;
@@ -41,7 +42,8 @@ impl Drop for FarLoan {
 }
 
 impl Broker {
-    /// Begins what a `borrow` asks for, where its owner is on another node. `None`: it is for this node to answer.
+    /// Begins what a `borrow` asks for, where its owner is on another node. `None`: it is for this
+    /// node to answer.
     pub(crate) fn borrow_far(
         &self,
         id: MemberId,
@@ -124,7 +126,8 @@ impl Inner {
         {
             return None;
         }
-        // What this node has granted before it was part of its cluster has no number of another one's yet.
+        // What this node has granted before it was part of its cluster has no number of another
+        // one's yet.
         let here = self.endpoints.tables.get(&own.dc).is_some_and(|table| table.buffers.knows(grant));
         if here { None } else { self.node_with_number(node_of_grant(grant)) }
     }
@@ -177,7 +180,8 @@ impl Inner {
         self.endpoints.regions.add(channel, region);
     }
 
-    /// Another node asks for what a grant stands for, for an endpoint there: what it is, and its memories.
+    /// Another node asks for what a grant stands for, for an endpoint there: what it is, and its
+    /// memories.
     pub(in crate::broker) fn lend(
         &mut self,
         node: &str,
@@ -204,7 +208,8 @@ impl Inner {
         Some(format!("{dc}/{}", owner.domain))
     }
 
-    /// Tells the node of an endpoint that what it has borrowed of a grant is over, or stands elsewhere now.
+    /// Tells the node of an endpoint that what it has borrowed of a grant is over, or stands
+    /// elsewhere now.
     pub(super) fn recall(&mut self, dc: &str, grant: u64, endpoint: EndpointAddress) {
         let number = wire::ipc::node_of_slot(endpoint.slot);
         let Some(node) = self.node_with_number(u64::from(number)) else { return };

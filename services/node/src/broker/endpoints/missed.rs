@@ -1,5 +1,6 @@
-//! Those whom an endpoint had a channel with under an earlier daemon, and that have not come back: their channels live, so it is told
-//! what it may do with them as soon as the file says something else, and they are not waited for.
+//! Those whom an endpoint had a channel with under an earlier daemon, and that have not come back:
+//! their channels live, so it is told what it may do with them as soon as the file says something
+//! else, and they are not waited for.
 
 use super::{Caller, EndpointRights, Inner, Table, Topology, rights};
 use std::collections::HashMap;
@@ -9,8 +10,8 @@ use wire::control::Event;
 type Named<'a> = HashMap<u32, &'a str>;
 
 impl Inner {
-    /// Tells endpoints what they may do with those that they miss, where they have not been told so already. Of one without a name
-    /// nothing is known until it comes back.
+    /// Tells endpoints what they may do with those that they miss, where they have not been told so
+    /// already. Of one without a name nothing is known until it comes back.
     pub(super) fn tell_missed(&mut self, dc: &str, only: Option<u32>) {
         let Some(topology) = self.topologies.get(dc).cloned() else { return };
         let Some(table) = self.endpoints.tables.get(dc) else { return };
@@ -44,7 +45,8 @@ impl Inner {
     }
 }
 
-/// The rights of an endpoint towards the former occupant of a slot; `None`: the file does not name that one.
+/// The rights of an endpoint towards the former occupant of a slot; `None`: the file does not name
+/// that one.
 fn of_missed(
     topology: &Topology,
     table: &Table,

@@ -1,8 +1,9 @@
-//! Endpoints: who is bound where, who was introduced to whom, and what was granted. Each distributed container has a table of its own,
-//! and nothing of one is ever looked for in another's.
+//! Endpoints: who is bound where, who was introduced to whom, and what was granted. Each
+//! distributed container has a table of its own, and nothing of one is ever looked for in
+//! another's.
 //!
-//! An endpoint is its connection's: it ends when that does. Pairs and buffers are known here to be bounded and to be shown; they
-//! live in the programs, and survive the daemon.
+//! An endpoint is its connection's: it ends when that does. Pairs and buffers are known here to be
+//! bounded and to be shown; they live in the programs, and survive the daemon.
 
 mod backups;
 mod bind;
@@ -105,7 +106,8 @@ struct Bound {
     since: SystemTime,
     /// Slots of those whom it has a pair with.
     peers: BTreeSet<u32>,
-    /// Peers of an earlier daemon's time that have not come back yet, by what this one says; and what it was told of each.
+    /// Peers of an earlier daemon's time that have not come back yet, by what this one says; and
+    /// what it was told of each.
     missed: BTreeMap<EndpointAddress, Option<EndpointRights>>,
     counters: Counters,
     /// The endpoint whose backup it is.
@@ -198,7 +200,8 @@ impl Table {
     }
 }
 
-/// The answer to a request of an endpoint, and the descriptors that have to be watched from then on.
+/// The answer to a request of an endpoint, and the descriptors that have to be watched from then
+/// on.
 type Answered = Result<Outgoing, Refusal>;
 
 /// A bound endpoint, as its own connection names it.
@@ -300,8 +303,9 @@ impl Inner {
         Ok(Own { dc: who.dc.clone(), slot, address, topology: Arc::clone(topology) })
     }
 
-    /// Whether this daemon may hold more descriptors for endpoints: half of those that it can have are for everything else, so that
-    /// what one distributed container may take by its file leaves room for the others.
+    /// Whether this daemon may hold more descriptors for endpoints: half of those that it can have
+    /// are for everything else, so that what one distributed container may take by its file leaves
+    /// room for the others.
     fn room_for_descriptors(&self) -> Result<(), Refusal> {
         let endpoints = &self.endpoints;
         let of_buffers = endpoints.tables.values().map(|table| table.buffers.descriptors()).sum::<usize>();

@@ -1,8 +1,9 @@
-//! Slots, generations and tokens: numbers that no daemon of this node hands out twice, and the proof of having had some.
+//! Slots, generations and tokens: numbers that no daemon of this node hands out twice, and the
+//! proof of having had some.
 //!
-//! Addresses that earlier daemons may have handed out are below the limit in the registry, and this daemon raises the limit there
-//! before it
-//! goes that far. It asks for twice as much each time, so that nobody makes it write often.
+//! Addresses that earlier daemons may have handed out are below the limit in the registry, and this
+//! daemon raises the limit there before it goes that far. It asks for twice as much each time, so
+//! that nobody makes it write often.
 
 use hmac::Key;
 use serde::{Deserialize, Serialize};
@@ -19,11 +20,14 @@ mod hmac;
 const FIRST_RESERVE: u32 = 16;
 /// Most that are reserved at once.
 const LARGEST_RESERVE: u32 = 1 << 16;
-/// A node whose generations have come so far starts again from the first one, with slots that nobody has had.
+/// A node whose generations have come so far starts again from the first one, with slots that
+/// nobody has had.
 const GENERATIONS_ENOUGH: u32 = u32::MAX / 2;
-/// Bytes of a token, at most: three numbers, a code of 32 bytes in hexadecimal, and what stands between.
+/// Bytes of a token, at most: three numbers, a code of 32 bytes in hexadecimal, and what stands
+/// between.
 const TOKEN_BYTES_MAX: usize = 96;
-/// Low bits of the number of a grant that count what one daemon gave; those above count daemons, up to those of the node.
+/// Low bits of the number of a grant that count what one daemon gave; those above count daemons, up
+/// to those of the node.
 const DAEMON_BITS: u32 = 32;
 
 /// The registry's record of reserved numbers.
@@ -118,7 +122,8 @@ impl Numbers {
             reserved.generation = 0;
         }
         if reserved.node != node {
-            // Generations go on, so no address is given twice, also to a node that comes back to a number.
+            // Generations go on, so no address is given twice, also to a node that comes back to a
+            // number.
             (reserved.node, reserved.slots_end) = (node, first_slot_of(node));
         }
         reserved.daemons = reserved.daemons.wrapping_add(1).max(1);
@@ -131,7 +136,8 @@ impl Numbers {
         self.store.as_ref()
     }
 
-    /// Whether the slots that names had under earlier daemons are theirs still: not where generations have started again.
+    /// Whether the slots that names had under earlier daemons are theirs still: not where
+    /// generations have started again.
     pub(super) fn keeps_names(&self) -> bool {
         self.floor > 0
     }
@@ -159,7 +165,8 @@ impl Numbers {
             if self.floor == 0 {
                 return Err(io::Error::other("all slots were used"));
             }
-            // From the first one on again: what this daemon gives has greater generations than all before.
+            // From the first one on again: what this daemon gives has greater generations than all
+            // before.
             let first = first_slot_of(self.reserved.node);
             self.keep(Reserved { slots_end: first, ..self.reserved.clone() })?;
             self.next_slot = first;
@@ -173,7 +180,8 @@ impl Numbers {
         Ok(self.next_slot - 1)
     }
 
-    /// A generation that nobody has had in a slot whose last one was `last` (0: none of this daemon). `None`: there is no greater one.
+    /// A generation that nobody has had in a slot whose last one was `last` (0: none of this
+    /// daemon). `None`: there is no greater one.
     pub(super) fn generation(&mut self, last: u32) -> io::Result<Option<u32>> {
         let Some(next) = last.max(self.floor).checked_add(1) else { return Ok(None) };
         if next > self.reserved.generation {

@@ -1,10 +1,11 @@
-//! Memory of pairs: counted as long as somebody holds it, and not only as long as the pair lives. A program that is through with a
-//! pair and keeps its descriptors pays for them itself.
+//! Memory of pairs: counted as long as somebody holds it, and not only as long as the pair lives. A
+//! program that is through with a pair and keeps its descriptors pays for them itself.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Regions of pairs that are over which one domain may hold in any case: as many as a busy program finds when it looks up again. Where the
-/// file allows many pairs it is half of them. A member that holds more is introduced to nobody until it lets go of some.
+/// Regions of pairs that are over which one domain may hold in any case: as many as a busy program
+/// finds when it looks up again. Where the file allows many pairs it is half of them. A member that
+/// holds more is introduced to nobody until it lets go of some.
 const LINGERING_PER_DOMAIN: usize = 256;
 
 /// Regions of pairs that are over which one domain may hold, of so many pairs.
@@ -121,7 +122,8 @@ impl Regions {
         }
     }
 
-    /// Nobody has the end of one side any more. Where its pair is not over yet, it is now: whose it was.
+    /// Nobody has the end of one side any more. Where its pair is not over yet, it is now: whose it
+    /// was.
     pub(super) fn let_go(&mut self, channel: u64, side: usize) -> Option<(String, [u32; 2])> {
         let region = self.all.get_mut(&channel)?;
         let (Some(domain), Some(flag)) = (region.domains.get(side), region.held.get_mut(side)) else {

@@ -83,7 +83,8 @@ impl Inner {
         }
     }
 
-    /// Ends endpoints whose name the file no longer has in their domain, and tells them and their peers.
+    /// Ends endpoints whose name the file no longer has in their domain, and tells them and their
+    /// peers.
     fn unbind_unplaced(&mut self, dc: &str, now: &Topology) {
         let Some(table) = self.endpoints.tables.get(dc) else { return };
         let misplaced = |slot: &u32| {
@@ -102,8 +103,8 @@ impl Inner {
         }
     }
 
-    /// Ends an endpoint that did not ask for it. Its channels live as long as it keeps them, so its peers are told to have nothing to
-    /// do with it.
+    /// Ends an endpoint that did not ask for it. Its channels live as long as it keeps them, so its
+    /// peers are told to have nothing to do with it.
     pub(super) fn unbind_by_order(&mut self, dc: &str, slot: u32, message: &str) {
         let Some(table) = self.endpoints.tables.get(dc) else { return };
         let (Some((bound, _)), Some(address)) = (table.bound(slot), table.address(slot)) else { return };
@@ -206,7 +207,8 @@ fn kept_names(numbers: &Numbers, dc: &str) -> std::collections::BTreeMap<String,
     })
 }
 
-/// An address and a name, as one is told of the other: whoever is in `slot`, as the one in `told` hears of it.
+/// An address and a name, as one is told of the other: whoever is in `slot`, as the one in `told`
+/// hears of it.
 pub(super) fn described(
     table: &Table,
     (slot, told): (u32, u32),

@@ -11,10 +11,11 @@ use topology::{Caller, EndpointVerb, Topology};
 use wire::control::EndpointRights;
 use wire::ipc::Address;
 
-/// Endpoints of one distributed container that the state tree lists, those with names first: a tree is for looking at. Listings of
-/// endpoints have all.
+/// Endpoints of one distributed container that the state tree lists, those with names first: a tree
+/// is for looking at. Listings of endpoints have all.
 const MAX_IN_TREE: usize = 1024;
-/// Entries of one list of an endpoint: peers, grants, or those whom it may call. A list that is longer says so by its number.
+/// Entries of one list of an endpoint: peers, grants, or those whom it may call. A list that is
+/// longer says so by its number.
 const MAX_LISTED: usize = 256;
 
 /// The key of an endpoint: its name, or its address.
@@ -32,7 +33,8 @@ struct Held {
 }
 
 impl Broker {
-    /// All endpoints of a distributed container: those with names, bound or not, and then the others.
+    /// All endpoints of a distributed container: those with names, bound or not, and then the
+    /// others.
     pub(crate) fn endpoint_rows(&self, dc: &str) -> Vec<EndpointRow> {
         let inner = self.lock();
         let held = inner.held(dc);

@@ -248,7 +248,8 @@ async fn what_another_node_alleges_is_held_against_the_topology_and_the_placemen
         );
     }
     assert!(mail.try_recv().is_err(), "the server heard of one");
-    // A node says that it serves what is placed elsewhere, or what nobody knows: it is not believed.
+    // A node says that it serves what is placed elsewhere, or what nobody knows: it is not
+    // believed.
     for (dc, service) in [("shop", "dns"), ("shop", "vault"), ("bank", "dns")] {
         let news = News::Served { dc: dc.into(), service: service.into(), generation: 1 };
         b.hears(Report::News { news });

@@ -1,4 +1,5 @@
-//! Services of kind `program`: a program offers, frontends and programs of the domains that mount it connect.
+//! Services of kind `program`: a program offers, frontends and programs of the domains that mount
+//! it connect.
 
 use super::*;
 use wire::control::{MountedService, ServedService};
@@ -86,7 +87,8 @@ fn a_program_offers_files_and_hears_of_every_consumer_with_its_verbs() {
     }
     let row = broker.service("shop", "thermometer");
     assert!(row.up && row.opened == 2 && row.server_pid == Some(1), "{row:?}");
-    // It is not asked for its state: a program may know nothing of that, and whoever inspects would wait.
+    // It is not asked for its state: a program may know nothing of that, and whoever inspects would
+    // wait.
     assert!(broker.inspect().iter().all(|(id, _)| *id != gauge.0));
 }
 
@@ -104,7 +106,8 @@ fn programs_come_and_go_and_frontends_hear_of_each() {
     refused(&ask(&broker, &mut frontend, connect("thermometer", "device")), Errno::AGAIN);
 }
 
-// A program is no part of ours, and may come and go as fast as it likes: that must cut off nobody's frontend.
+// A program is no part of ours, and may come and go as fast as it likes: that must cut off nobody's
+// frontend.
 #[test]
 fn a_program_that_comes_and_goes_quickly_cuts_off_no_frontend() {
     let broker = lab();

@@ -364,7 +364,8 @@ fn a_registry_that_was_put_back_to_before_or_into_the_replacement_comes_right() 
     round(&mut cluster, &["a", "b", "c"]);
     cluster.is_settled();
     let (now, names) = (settled(&cluster.registry).unwrap(), ["a", "b", "c"]);
-    // Into it: it comes to its end again, by itself, and nobody believes the former meanwhile. What was issued is known again.
+    // Into it: it comes to its end again, by itself, and nobody believes the former meanwhile. What
+    // was issued is known again.
     let entered = to_json(&record("c", "10.0.0.1:7420")).unwrap();
     cluster.registry.put(&format!("{NODES}c"), &entered, Expected::Anything).unwrap();
     cluster.registry.put(AUTHORITY, &during, Expected::Anything).unwrap();
@@ -377,7 +378,8 @@ fn a_registry_that_was_put_back_to_before_or_into_the_replacement_comes_right() 
     let serial = cluster.nodes["c"].identity.serial();
     assert!(cluster.registry.get(&format!("issued/c/{serial}")).unwrap().is_some());
     assert_eq!(settled(&cluster.registry).unwrap(), now);
-    // To before: nobody goes back to the former, all believe each other, and somebody has to say which it is.
+    // To before: nobody goes back to the former, all believe each other, and somebody has to say
+    // which it is.
     cluster.registry.put(AUTHORITY, &before, Expected::Anything).unwrap();
     for name in names {
         let refusal = cluster.step(name).unwrap_err();
@@ -458,7 +460,8 @@ fn nonsense_in_the_registry_is_asked_anew_or_said_and_loses_nothing() {
     cluster.is_settled();
 }
 
-/// Anybody who could write into etcd named an authority of its own as the next one, and every node believed it.
+/// Anybody who could write into etcd named an authority of its own as the next one, and every node
+/// believed it.
 #[test]
 fn nobody_believes_an_authority_that_the_one_before_has_not_signed() {
     let mut cluster = Cluster::of(&["a", "b"]);
@@ -496,7 +499,8 @@ fn nobody_believes_an_authority_that_the_one_before_has_not_signed() {
             assert_eq!(cluster.nodes[name].identity.fingerprints(), [own.fingerprint()]);
         }
     }
-    // As if the strange one had been replaced by the one that there is: that is believed already, and nobody else.
+    // As if the strange one had been replaced by the one that there is: that is believed already,
+    // and nobody else.
     let turned = record(strange.certificate_pem(), vec![as_next]);
     cluster.registry.put(AUTHORITY, &to_json(&turned).unwrap(), Expected::Anything).unwrap();
     for name in ["b", "a"] {
@@ -512,8 +516,8 @@ fn nobody_believes_an_authority_that_the_one_before_has_not_signed() {
     assert_eq!(cluster.nodes["b"].identity.fingerprints(), [own.fingerprint()]);
 }
 
-/// Anybody who could write into etcd asked in a node's name while the authority was replaced, and had a certificate of that
-/// name.
+/// Anybody who could write into etcd asked in a node's name while the authority was replaced, and
+/// had a certificate of that name.
 #[test]
 fn nobody_is_given_the_certificate_of_a_node_that_has_not_signed_for_it() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);

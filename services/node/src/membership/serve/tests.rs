@@ -72,7 +72,8 @@ impl Bed {
 /// A request whose body does not end.
 const ENDLESS: &[u8] = b"POST /who HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nx";
 
-/// 256 such connections had every place for as long as they liked: no node was answered, and no machine could join.
+/// 256 such connections had every place for as long as they liked: no node was answered, and no
+/// machine could join.
 #[tokio::test]
 async fn strangers_that_hold_connections_keep_no_node_and_no_machine_out() {
     let bed = bed().await;
@@ -129,7 +130,8 @@ async fn one_node_has_its_number_of_connections_and_others_have_theirs() {
     assert_eq!((bed.asked_by(&b).await.as_str(), bed.asked_by(&c).await.as_str()), ("b", "c"));
 }
 
-/// Any node of the cluster that answered at the address had the token, also one that may not let others join.
+/// Any node of the cluster that answered at the address had the token, also one that may not let
+/// others join.
 #[tokio::test]
 async fn a_machine_tells_its_token_to_nobody_who_has_not_the_authority() {
     use super::super::call::ask_as_joiner;

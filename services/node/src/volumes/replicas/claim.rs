@@ -1,4 +1,5 @@
-//! The registry's records of volumes with several replicas, and this node's changes of them. Every call waits for the network.
+//! The registry's records of volumes with several replicas, and this node's changes of them. Every
+//! call waits for the network.
 
 use crate::membership::Cluster;
 use crate::volumes::book::Id;
@@ -13,7 +14,8 @@ struct Claim {
     node: String,
 }
 
-/// A claim that holds: the record since, its revision, and which life of this node's lease it is bound to.
+/// A claim that holds: the record since, its revision, and which life of this node's lease it is
+/// bound to.
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub record: VolumeRecord,
@@ -57,7 +59,8 @@ pub(super) fn create(cluster: &Cluster, id: &Id, record: &VolumeRecord) -> Resul
     }
 }
 
-/// Replaces the record if it has this revision; what there is afterwards, whoever wrote it. `None`: there is none any more.
+/// Replaces the record if it has this revision; what there is afterwards, whoever wrote it. `None`:
+/// there is none any more.
 pub(super) fn change(
     cluster: &Cluster,
     id: &Id,
@@ -85,7 +88,8 @@ pub(super) fn holder(cluster: &Cluster, id: &Id) -> Result<Option<String>, Strin
     Ok(entry.and_then(|entry| serde_json::from_slice::<Claim>(&entry.value).ok()).map(|claim| claim.node))
 }
 
-/// Binds the claim to this node's lease, where nobody else's is bound to it; the life of that lease.
+/// Binds the claim to this node's lease, where nobody else's is bound to it; the life of that
+/// lease.
 fn bind(cluster: &Cluster, id: &Id) -> Result<u64, String> {
     let incarnation = cluster.incarnation();
     let key = claim_key(id);
@@ -138,10 +142,11 @@ fn claim_record(cluster: &Cluster, id: &Id, incarnation: u64) -> Result<Claimed,
     }
 }
 
-/// Binds the claim of a view to the lease that this node has now, if the view is still this node's; `None`: it is not.
+/// Binds the claim of a view to the lease that this node has now, if the view is still this node's;
+/// `None`: it is not.
 ///
-/// Where the claim was gone for a moment, and nobody has claimed since, the view goes on: nothing was acknowledged meanwhile, and from here on nobody else
-/// can claim.
+/// Where the claim was gone for a moment, and nobody has claimed since, the view goes on: nothing
+/// was acknowledged meanwhile, and from here on nobody else can claim.
 pub(super) fn rebind(cluster: &Cluster, id: &Id, view: u64) -> Result<Option<Claimed>, String> {
     let is_mine =
         |record: &VolumeRecord| record.view == view && record.primary.as_deref() == Some(cluster.me());

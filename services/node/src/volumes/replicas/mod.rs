@@ -1,7 +1,9 @@
-//! Volumes with replicas on several nodes: which processes this node has for them, and who may serve (`docs/spec/volume.md`).
+//! Volumes with replicas on several nodes: which processes this node has for them, and who may
+//! serve (`docs/spec/volume.md`).
 //!
-//! Each replica has an engine and a process of its own, `tombolo replica`, which go on without the daemon. The daemon claims for them in the
-//! registry, changes records when they ask, and finds the other nodes' replicas.
+//! Each replica has an engine and a process of its own, `tombolo replica`, which go on without the
+//! daemon. The daemon claims for them in the registry, changes records when they ask, and finds the
+//! other nodes' replicas.
 
 mod claim;
 mod process;
@@ -28,7 +30,8 @@ pub(crate) const MAKE_PATH: &str = "/v1/replica/make";
 pub(crate) const FIND_PATH: &str = "/v1/replica/find";
 /// See [`MAKE_PATH`].
 pub(crate) const DROP_PATH: &str = "/v1/replica/drop";
-/// How long it may take until this node serves a volume: another node's lease may have to end first.
+/// How long it may take until this node serves a volume: another node's lease may have to end
+/// first.
 const SERVE_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a primary may take to leave in order.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
@@ -150,7 +153,8 @@ impl Replicas {
         self.all().contains_key(id)
     }
 
-    /// After a daemon's start, when what runs has been taken over: primaries that no domain has leave.
+    /// After a daemon's start, when what runs has been taken over: primaries that no domain has
+    /// leave.
     pub fn sweep(&self) {
         for running in self.all().values() {
             running.may_leave.store(true, Ordering::Relaxed);
@@ -204,7 +208,8 @@ impl Replicas {
         if let Some(running) =
             self.get(id).filter(|running| running.seen.borrow().condition.part == Part::Primary)
         {
-            // An earlier daemon had it served: it goes on, whether the registry can be asked or not.
+            // An earlier daemon had it served: it goes on, whether the registry can be asked or
+            // not.
             running.may_leave.store(true, Ordering::Relaxed);
             running.wanted.send_replace(Some(domain.to_owned()));
             return Ok(());
@@ -318,8 +323,8 @@ impl Replicas {
         }
     }
 
-    /// The nodes that get a replica: this one, and of the others that live and take domains those with fewest replicas, then the first
-    /// by name.
+    /// The nodes that get a replica: this one, and of the others that live and take domains those
+    /// with fewest replicas, then the first by name.
     async fn choose(&self, count: usize) -> Result<Vec<String>, Problem> {
         let me = self.cluster.me().to_owned();
         let (load, drained) = self
@@ -362,7 +367,8 @@ impl Replicas {
         Ok(chosen)
     }
 
-    /// Makes this node's replica of a new volume, empty. One that is left of an attempt that came to nothing is made anew.
+    /// Makes this node's replica of a new volume, empty. One that is left of an attempt that came
+    /// to nothing is made anew.
     pub async fn make(&self, about: About) -> Result<(), Problem> {
         let id: Id = (about.dc, about.name);
         if self.ask(&id, claim::read).await.map_err(failed)?.is_some() {
@@ -378,7 +384,8 @@ impl Replicas {
                         format!("there is a volume {}/{} on this node alone", id.0, id.1),
                     ));
                 }
-                // The registry has no such volume: nobody has ever written to it, or it was removed.
+                // The registry has no such volume: nobody has ever written to it, or it was
+                // removed.
                 Some(known) if known.made => book.remove(&id, &known)?,
                 _ => {}
             }
@@ -412,7 +419,8 @@ impl Replicas {
             .ok_or_else(|| failed(format!("its process does not come up: {}", running.seen.borrow().why)))
     }
 
-    /// This node's own replica. One that is lost and does not count is made anew: it is resynced as a whole.
+    /// This node's own replica. One that is lost and does not count is made anew: it is resynced as
+    /// a whole.
     async fn local_or_empty(&self, id: &Id, like: &VolumeRecord, about: &About) -> Result<Record, Problem> {
         let known = {
             let of = id.clone();
@@ -464,7 +472,8 @@ impl Replicas {
         self.all().keys().filter(|id| id.0 == dc).cloned().collect()
     }
 
-    /// Removes a volume, on every node. One that can't be asked keeps its file, and says so when it is asked to have the volume again.
+    /// Removes a volume, on every node. One that can't be asked keeps its file, and says so when it
+    /// is asked to have the volume again.
     pub async fn remove(&self, id: &Id, record: &Record) -> Result<(), Problem> {
         let name = format!("{}/{}", id.0, id.1);
         if let Some(running) = self.get(id) {

@@ -37,11 +37,13 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(500);
 /// How often it is looked at what nobody tells.
 const LOOK: Duration = Duration::from_millis(300);
-/// Memory of a process: data of clients and of other nodes' writes, 64 MiB each, twice for what goes out, and the map of what differs.
+/// Memory of a process: data of clients and of other nodes' writes, 64 MiB each, twice for what
+/// goes out, and the map of what differs.
 const MEMORY_BYTES: u64 = 384 << 20;
 /// Threads of a process: one, and some that tokio starts.
 const TASKS: u64 = 16;
-/// Bytes each second that are copied to a replica which is resynced: a fifth of a link of 1 Gbit/s is left to others at least.
+/// Bytes each second that are copied to a replica which is resynced: a fifth of a link of 1 Gbit/s
+/// is left to others at least.
 const RESYNC_BYTES: u64 = 100 << 20;
 /// Below the node's cgroup: those of replicas.
 const REPLICAS: &str = "+replicas";
@@ -104,7 +106,8 @@ pub(super) async fn keep(all: Arc<Replicas>, running: Arc<Running>) {
             seen.restarts += 1;
         });
         tokio::select! {
-            // tidy(sleep): a pause is what is wanted here: a process that dies at once must not be started in a loop.
+            // tidy(sleep): a pause is what is wanted here: a process that dies at once must not be
+            // started in a loop.
             () = tokio::time::sleep(pause) => {}
             _ = over.wait_for(|over| *over) => break,
         }
@@ -126,7 +129,8 @@ pub(super) async fn keep(all: Arc<Replicas>, running: Arc<Running>) {
     running.seen.send_modify(|seen| seen.done = true);
 }
 
-/// One process and its engine: an old one's writes are all done, or never will be, before the next one is there.
+/// One process and its engine: an old one's writes are all done, or never will be, before the next
+/// one is there.
 async fn life(all: &Arc<Replicas>, running: &Arc<Running>) -> Result<(), String> {
     let (of, kept) = (Arc::clone(all), Arc::clone(running));
     let begun = DISKS.run(move || begin(&of, &kept)).await?;
@@ -246,7 +250,8 @@ enum Stage {
     Preparing,
     /// The registry is asked.
     Claiming,
-    /// It is, with a claim that is bound to this life of the node's lease; 0: it is not known whether it is bound.
+    /// It is, with a claim that is bound to this life of the node's lease; 0: it is not known
+    /// whether it is bound.
     Is { view: u64, incarnation: u64 },
     /// It is asked to leave.
     Leaving,
@@ -354,7 +359,8 @@ impl Conversation<'_> {
         });
     }
 
-    /// Whether a claim that is bound to this life of the node's lease is bound to the one that it has now.
+    /// Whether a claim that is bound to this life of the node's lease is bound to the one that it
+    /// has now.
     fn is_bound(&self, incarnation: u64) -> bool {
         incarnation != 0 && incarnation == self.all.cluster.incarnation()
     }
@@ -538,7 +544,8 @@ impl Conversation<'_> {
         }
     }
 
-    /// This node holds its lease until then. The lease is read after that: it may be another one by now, of which nothing is known yet.
+    /// This node holds its lease until then. The lease is read after that: it may be another one by
+    /// now, of which nothing is known yet.
     async fn hold(&mut self, until_ns: u64) -> Result<(), String> {
         let Stage::Is { view, incarnation } = self.stage else { return Ok(()) };
         if self.is_bound(incarnation) {

@@ -69,7 +69,8 @@ pub fn scribbles(end: &End) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Uses the channel as if nothing were wrong. What it gets are messages, or errors that say so; nothing else happens.
+/// Uses the channel as if nothing were wrong. What it gets are messages, or errors that say so;
+/// nothing else happens.
 pub fn stands_scribbles(end: End) -> Result<(), Failure> {
     let (mut sender, mut receiver) = match end.open() {
         Ok(both) => both,
@@ -113,7 +114,8 @@ pub fn hoards(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Channels that somebody may have, with 34 pages each, before it is to let go of one of them: three quarters of what a domain may grant.
+/// Channels that somebody may have, with 34 pages each, before it is to let go of one of them:
+/// three quarters of what a domain may grant.
 const CLUNG: u8 = 22;
 
 /// Opens channels one after the other, and lets go of none.
@@ -129,7 +131,8 @@ pub fn clings(peer: u16, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Offers channels one after the other to somebody who clings to them, until that is refused; others are offered some all the same.
+/// Offers channels one after the other to somebody who clings to them, until that is refused;
+/// others are offered some all the same.
 pub fn sheds(peer: u16, name: &str) -> Result<(), Failure> {
     for _ in 0..CLUNG {
         let (sender, mut receiver) = end("offer", peer, name)?.open()?;

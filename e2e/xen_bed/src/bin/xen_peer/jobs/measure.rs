@@ -1,4 +1,5 @@
-//! Halves of what is measured: ours, and TCP through the guests' network cards. `programs/vchan_peer.c` does the same with vchans.
+//! Halves of what is measured: ours, and TCP through the guests' network cards.
+//! `programs/vchan_peer.c` does the same with vchans.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -62,7 +63,8 @@ impl Way for TcpStream {
     }
 }
 
-/// Runs one half; the client prints what it measured: of round trips the median, of a stream the whole, in ns.
+/// Runs one half; the client prints what it measured: of round trips the median, of a stream the
+/// whole, in ns.
 pub fn run(way: &str, half: Half, peer: u16, name: &str, what: What) -> Result<(), Failure> {
     let mut way: Box<dyn Way> = match (way, half) {
         ("channel", half) => {

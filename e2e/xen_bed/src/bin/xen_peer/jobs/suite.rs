@@ -14,11 +14,12 @@ use xen::End;
 
 use crate::{Failure, chain};
 
-/// Scenarios whose near half looks at the region beside its end. An opener can, by mapping the grants once more.
+/// Scenarios whose near half looks at the region beside its end. An opener can, by mapping the
+/// grants once more.
 const NEAR_LOOKS: [&str; 3] =
     ["a record that is none", "an index that is none", "a peer that writes whatever it likes"];
-/// Those of which both do, which an offerer can't: its own grants it must not map. They are about memory, and that of two domains is
-/// the memory of one machine.
+/// Those of which both do, which an offerer can't: its own grants it must not map. They are about
+/// memory, and that of two domains is the memory of one machine.
 const BOTH_LOOK: [&str; 2] = ["atomic accesses are atomic", "fences are fences"];
 
 /// An end between domains.
@@ -60,7 +61,8 @@ fn read(path: &str) -> io::Result<String> {
     Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
-/// Runs the half of each scenario, over a channel of its own, up to the first that fails: the other half would wait for each further one.
+/// Runs the half of each scenario, over a channel of its own, up to the first that fails: the other
+/// half would wait for each further one.
 pub fn run(near: bool, how: &str, peer: u16, name: &str) -> Result<(), Failure> {
     let near_offers = near == (how == "offer");
     for (number, scenario) in SCENARIOS.iter().enumerate() {

@@ -82,7 +82,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    // Test case 6 has a longer key than ours; case 2 with its key filled up with zeros is the same to HMAC (RFC 4231).
+    // Test case 6 has a longer key than ours; case 2 with its key filled up with zeros is the same
+    // to HMAC (RFC 4231).
     #[test]
     fn codes_are_those_of_the_standard() {
         let mut key = [0; BYTES];

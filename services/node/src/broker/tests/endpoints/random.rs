@@ -1,4 +1,5 @@
-//! Random requests of members in random order: the invariants hold, nothing is handed out twice, and nothing is left.
+//! Random requests of members in random order: the invariants hold, nothing is handed out twice,
+//! and nothing is left.
 
 use super::*;
 use proptest::prelude::*;

@@ -73,7 +73,8 @@ fn a_container_that_is_down_has_no_endpoints_and_its_next_life_has_other_address
     assert_ne!(bind(&broker, &mut camera, "camera"), before);
 }
 
-// A file that changes the rights of many pairs once told more than an outbox holds, and an honest program was cut off.
+// A file that changes the rights of many pairs once told more than an outbox holds, and an honest
+// program was cut off.
 #[test]
 fn a_program_that_is_busy_misses_nothing_and_is_not_cut_off() {
     let many = "[ipc]\nendpoints = 2000\nanonymous_per_domain = 1000\n";

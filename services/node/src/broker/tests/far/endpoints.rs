@@ -144,7 +144,8 @@ async fn an_endpoint_of_another_node_is_found_by_its_name_and_introduced_by_both
         (&shown["peers"][0]["endpoint"], &shown["peers"][0]["node"]),
         (&json!("planner"), &json!("b"))
     );
-    // The endpoint ends: the other node's daemon is told, and not its own proxy, which may have to read what it did before.
+    // The endpoint ends: the other node's daemon is told, and not its own proxy, which may have to
+    // read what it did before.
     b.broker.leave(planner.0.0);
     let [_, orders] = carry(&mut a, &mut b);
     assert!(orders.is_empty(), "{orders:?}");
@@ -155,7 +156,8 @@ async fn an_endpoint_of_another_node_is_found_by_its_name_and_introduced_by_both
     while a.broker.lock().endpoints.table("shop").pair_count() > 0 {
         tokio::task::yield_now().await;
     }
-    // Who asks by the name before it has heard of that asks again; who asks for that very one hears that it has ended.
+    // Who asks by the name before it has heard of that asks again; who asks for that very one hears
+    // that it has ended.
     for (whom, errno) in
         [(Whom::Name("planner".into()), Errno::AGAIN), (Whom::Address(planner.1), Errno::STALE)]
     {
@@ -250,7 +252,8 @@ async fn what_another_node_says_of_endpoints_is_not_believed_by_itself() {
     assert_eq!(answer(&mut b, other), Err(Errno::AGAIN));
     assert!(planner.1.try_recv().is_err(), "nobody was introduced");
     assert_eq!(answer(&mut b, good(own, "camera", "eye", to)), Ok(5));
-    // What is said to be bound is not found where its domain is not placed, nor under an address of another node.
+    // What is said to be bound is not found where its domain is not placed, nor under an address of
+    // another node.
     let (mut a, mut b) = nodes();
     let (mut camera, own, _) = bind(&a, "eye", "camera");
     let ask_for = |a: &Node, camera: &mut (MemberId, Mail)| {
@@ -316,8 +319,8 @@ async fn both_hear_of_other_rights_and_of_the_end_of_the_file() {
 async fn the_next_daemon_knows_where_names_are_and_tells_rights_of_pairs_that_live() {
     let (_a, mut b, [camera, planner]) = met().await;
     let kept = Kept::default();
-    // The first daemon of node a has had this store, as far as tokens go: another one with the same key is not to be had here, so
-    // the endpoint binds anew and only the names are looked at.
+    // The first daemon of node a has had this store, as far as tokens go: another one with the same
+    // key is not to be had here, so the endpoint binds anew and only the names are looked at.
     let mut next_a = node("a", "b", kept, true);
     carry(&mut next_a, &mut b);
     let row = next_a
