@@ -5,6 +5,7 @@ here, by docs/spec/control.md."""
 from __future__ import annotations
 
 import array
+import asyncio
 import errno
 import json
 import os
@@ -16,9 +17,13 @@ from typing import Any, Dict, List, Optional
 
 import tombolo
 from tombolo import _service_loop
+from tombolo._service_wire import LEAVE
 from tombolo.service import Call, Caller, MemoryFolder, Service
 
 from consumer import CHANGE, CREATE, LIST, MAKE_FOLDER, OPEN, PATIENCE, REQUEST, Case, Raw, change, opener
+
+
+OFFER = {"op": "offer", "id": 1, "service": "thermometer", "stand_by": True}
 
 
 class Daemon:
@@ -138,7 +143,7 @@ class Introduced(Case):
     def test_verbs_are_the_daemons_word_and_hold_from_when_they_are_told(self) -> None:
         daemon = self.daemon()
         self.begin(self.service())
-        self.assertEqual(daemon.wait_for_offer(unit="celsius"), {"op": "offer", "id": 1, "service": "thermometer"})
+        self.assertEqual(daemon.wait_for_offer(unit="celsius"), OFFER)
         raw = self.raw(daemon.introduce("hall", ["read"]))
         reading, ctl, log = (raw.ids[name] for name in ("reading", "ctl", "log"))
         self.assertEqual(self.told, [{"unit": "celsius"}])
@@ -187,9 +192,36 @@ class Introduced(Case):
             daemon.die()
             self.assertEqual(raw.ask(REQUEST, file=raw.ids["reading"]), b"21.5\n")
             daemon = self.daemon()
-            daemon.wait_for_offer()
+            # It has the consumers, whoever else may stand by.
+            self.assertEqual(daemon.wait_for_offer(), {**OFFER, "serving": True})
             newer = self.raw(daemon.introduce("cellar", ["read"]))
             self.assertEqual(newer.ask(REQUEST, file=raw.ids["reading"]), b"21.5\n")
+
+    def test_a_service_that_is_left_names_what_it_has_taken_and_is_served_again_in_its_turn(self) -> None:
+        service = self.service()
+
+        @service.control("slow", verb="read")
+        async def slow(call: Call, line: bytes) -> None:
+            await asyncio.sleep(PATIENCE)
+
+        daemon = self.daemon()
+        self.begin(service)
+        daemon.wait_for_offer()
+        raw, other = (self.raw(daemon.introduce(domain, ["read"])) for domain in ("hall", "cellar"))
+        taken = raw.start(REQUEST, file=raw.ids["slow"], payload=b"1")
+        self.assertEqual(raw.ask(REQUEST, file=raw.ids["reading"]), b"21.5\n")
+        daemon.tell("leave")
+        for one, tags in ((other, []), (raw, [taken])):
+            self.assertEqual(one.next(LEAVE).payload, b"".join(tag.to_bytes(8, "little") for tag in tags))
+            self.assert_thrown_out(one)
+        assert daemon.program is not None
+        self.assertEqual(json.loads(daemon.program.recv(65536)), {"op": "step_back", "id": 2, "service": "thermometer"})
+        # Who comes now is told at once that this is not the server any more.
+        self.assertEqual(self.raw(daemon.introduce("hall", ["read"])).next(LEAVE).payload, b"")
+        daemon.say({"reply": "serving", "id": 2, "services": [{"name": "thermometer", "kind": "program", "settings": {"unit": "kelvin"}}]})
+        self.until(lambda: self.told[-1] == {"unit": "kelvin"})
+        raw = self.raw(daemon.introduce("hall", ["read"]))
+        self.assertEqual(raw.ask(REQUEST, file=raw.ids["reading"]), b"21.5\n")
 
     def test_an_offer_that_is_refused_or_withdrawn_ends_the_service_with_the_reason(self) -> None:
         daemon = self.daemon()
