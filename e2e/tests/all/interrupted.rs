@@ -1,6 +1,6 @@
 //! A daemon is killed while it writes: a file, an adaptation, the end of a distributed container.
-//! What its successor finds in the registry was in force as a whole, or is to be; the kernel comes
-//! to say the same, and nothing of what had begun is left.
+//! The state that its successor finds in the registry was in force as a whole, or is to be; the
+//! kernel comes to say the same, and nothing of what had begun is left.
 
 use e2e::cluster::{Bed, Host};
 use serde_json::Value;

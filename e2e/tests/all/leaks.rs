@@ -25,7 +25,7 @@ const GROWTH_KIB_OF_THE_LONG_RUN: u64 = 8_192;
 /// memory is looked at.
 const OF_THE_LONG_RUN: usize = 1_000;
 /// Kinds of objects of the kernel that each domain needs some of, as /proc/slabinfo(5) names them.
-/// Which have a line of their own depends on the kernel.
+/// It depends on the kernel which of them have a line of their own.
 const SLABS: [&str; 18] = [
     "task_struct",
     "mm_struct",

@@ -2,7 +2,7 @@
 //! messages: nothing here waits.
 //!
 //! The region has room behind the words of the rings for words that others agree on (`wire::ipc`).
-//! Who changes one of those wakes the peer as a message would: [`Duplex::take_sleeper`],
+//! A program that changes one of those wakes the peer as a message would: [`Duplex::take_sleeper`],
 //! [`Duplex::wake`].
 
 use std::os::fd::BorrowedFd;

@@ -63,7 +63,7 @@ impl Quality {
     /// Reads `KEY=VALUE,...`.
     ///
     /// # Errors
-    /// What can't be, in words.
+    /// The setting that can't be, in words.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut quality = Self::default();
         for pair in text.split(',') {

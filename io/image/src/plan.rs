@@ -186,7 +186,7 @@ impl Plan {
     }
 
     /// A program, its loader, and the libraries that it and they need, wherever each was found.
-    /// What was found in a directory that only the builder knows goes where the guest's loader
+    /// A library from a directory that only the builder knows goes where the guest's loader
     /// looks.
     fn add_program(&mut self, from: &Path, to: &Path, library_paths: &[PathBuf]) -> Result<(), ImageError> {
         let mut open = VecDeque::from([(from.to_path_buf(), to.to_path_buf())]);

@@ -1,5 +1,5 @@
 //! The monitor protocol (QMP) of QEMU and its storage daemon: one JSON object on a line, each way.
-//! What QEMU says is an allegation: a guest, or an image, may have broken out of it.
+//! Words of QEMU are allegations: a guest, or an image, may have broken out of it.
 //!
 //! One command is under way at a time, so that a descriptor is never taken for another's, and so
 //! that there is always room for what is sent.

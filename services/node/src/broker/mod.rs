@@ -182,7 +182,7 @@ struct ServiceState {
     /// Programs that stand by, in the order in which they came.
     waiting: Vec<standby::Waiting>,
     /// The domain whose program is to have it next.
-    moving_to: Option<String>,
+    moving: Option<standby::Moving>,
 }
 
 impl ServiceState {
@@ -364,12 +364,17 @@ impl Broker {
             Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
             Request::Offer { id: number, service, stand_by, serving } => {
                 let offered = standby::Offered { number, service: &service, stand_by, serving };
+                let waited = inner.stands_by(id, &identity.dc, &service);
                 match inner.offer(id, &identity, &offered).transpose() {
                     Some(answer) => (number, answer),
                     None => {
                         let after = inner.grace_of(&identity, &service);
                         drop(inner);
-                        return self.grant_later(&identity.dc, &service, after);
+                        // Whoever asks again and again has one timer.
+                        if !waited && !after.is_zero() {
+                            self.grant_later(&identity.dc, &service, after);
+                        }
+                        return;
                     }
                 }
             }

@@ -20,8 +20,9 @@ const SETTLE: Duration = Duration::from_secs(4);
 const PREFERENCE: Duration = Duration::from_secs(2);
 /// How long a program may take to leave by order: it answers what it has taken first.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Programs that may stand by for one service.
-const MAX_STANDING_BY: usize = 16;
+/// Programs of one domain that may stand by for one service: so no domain takes the places of
+/// others.
+const MAX_STANDING_BY: usize = 4;
 
 /// An offer that waits.
 #[derive(Debug)]
@@ -31,6 +32,14 @@ pub(super) struct Waiting {
     number: u64,
     domain: String,
     not_before: Instant,
+}
+
+/// An order to move, which is over by itself: whoever gave it may have gone.
+#[derive(Debug)]
+pub(super) struct Moving {
+    /// The domain whose program is to have the service next.
+    to: String,
+    until: Instant,
 }
 
 /// A program's offer, as it came.
@@ -90,7 +99,7 @@ impl Broker {
         let in_time = tokio::time::timeout(LEAVE_TIMEOUT, arrived).await.is_ok();
         let mut inner = self.lock();
         if let Some(state) = inner.services.get_mut(&key) {
-            state.moving_to = None;
+            state.moving = None;
         }
         if in_time {
             return Ok(MovedService { from, took: begun.elapsed() });
@@ -133,7 +142,8 @@ impl Inner {
             return Err(format!("{name} is offered by a program of domain {to} already"));
         }
         let Some(state) = self.services.get_mut(key) else { return Err(format!("{name} has just ended")) };
-        if state.moving_to.is_some() {
+        let now = Instant::now();
+        if state.moving.as_ref().is_some_and(|moving| now < moving.until) {
             return Err(format!("{name} is being moved already"));
         }
         if !state.waiting.iter().any(|waiting| waiting.domain == to) {
@@ -141,7 +151,7 @@ impl Inner {
                 "no program of domain {to} stands by for {name}: start one there that serves it"
             ));
         }
-        state.moving_to = Some(to.to_owned());
+        state.moving = Some(Moving { to: to.to_owned(), until: now + LEAVE_TIMEOUT });
         let from =
             self.members.get(&server).map_or_else(String::new, |member| member.identity.domain.clone());
         self.send(server, Event::Leave { service: name.clone() }.into());
@@ -178,15 +188,24 @@ impl Inner {
             );
         }
         let Some(state) = self.services.get_mut(&key) else { return Ok(None) };
-        if state.waiting.len() >= MAX_STANDING_BY {
+        if state.waiting.iter().filter(|waiting| waiting.domain == who.domain).count() >= MAX_STANDING_BY {
             return refuse(
                 Errno::USERS,
-                format!("{MAX_STANDING_BY} programs stand by for {}, which are the most", offered.service),
+                format!(
+                    "{MAX_STANDING_BY} programs of domain {} stand by for {}, which are the most",
+                    who.domain, offered.service
+                ),
             );
         }
         let (number, domain) = (offered.number, who.domain.clone());
         state.waiting.push(Waiting { member: id, number, domain, not_before: now + grace });
         Ok(None)
+    }
+
+    /// Whether an offer of this member waits already.
+    pub(super) fn stands_by(&self, id: MemberId, dc: &str, service: &str) -> bool {
+        let state = self.services.get(&(dc.to_owned(), service.to_owned()));
+        state.is_some_and(|state| state.waiting.iter().any(|waiting| waiting.member == id))
     }
 
     /// A backup is on the node of its service's domain: on other nodes it is looked for there
@@ -303,7 +322,9 @@ impl ServiceState {
     /// Takes the next of those who stand by.
     fn next(&mut self) -> Option<Waiting> {
         let now = Instant::now();
-        let wanted = self.waiting.iter().position(|waiting| Some(&waiting.domain) == self.moving_to.as_ref());
+        let moving = self.moving.take().filter(|moving| now < moving.until);
+        let wanted =
+            moving.and_then(|moving| self.waiting.iter().position(|waiting| waiting.domain == moving.to));
         let first = || self.waiting.iter().position(|waiting| waiting.not_before <= now);
         let at = wanted.or_else(first)?;
         Some(self.waiting.remove(at))
