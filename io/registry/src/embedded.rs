@@ -295,18 +295,19 @@ impl Registry for Embedded {
 
     fn write_if(
         &self,
-        guard: &str,
-        expected: Expected,
+        guards: &[(&str, Expected)],
         changes: &[(String, Option<Vec<u8>>)],
     ) -> Result<u64, RegistryError> {
-        check_guarded(guard, changes)?;
+        check_guarded(guards, changes)?;
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         self.heal()?;
         let database = self.database();
         let transaction = opened(&database)?.begin_write().map_err(redb::Error::from)?;
-        let found = revision_of(&transaction, guard)?;
-        if !expected.meets(found) {
-            return Err(RegistryError::Conflict { key: guard.to_owned(), expected, found });
+        for &(guard, expected) in guards {
+            let found = revision_of(&transaction, guard)?;
+            if !expected.meets(found) {
+                return Err(RegistryError::Conflict { key: guard.to_owned(), expected, found });
+            }
         }
         let (revision, made) = write_all(&transaction, changes)?;
         transaction.commit().map_err(redb::Error::from)?;

@@ -24,6 +24,7 @@ pub use said::{EtcdError, Trouble};
 
 use crate::{
     Entry, Expected, Registry, RegistryError, Watch, check_all, check_guarded, check_key, check_value,
+    value_of,
 };
 use calls::Answered;
 use etcd_client::{
@@ -354,10 +355,42 @@ fn compare(full: &str, expected: Expected) -> Vec<Compare> {
 }
 
 fn found_in(responses: &[TxnOpResponse]) -> Option<Entry> {
-    responses.iter().find_map(|response| match response {
+    responses.iter().find_map(found_by)
+}
+
+fn found_by(response: &TxnOpResponse) -> Option<Entry> {
+    match response {
         TxnOpResponse::Get(got) => got.kvs().first().map(entry),
         _ => None,
-    })
+    }
+}
+
+/// The outcome of a write whose guards, that are `there` now, were not all as expected. After a
+/// lost answer they may have the values of this very write.
+fn refused(
+    guards: &[(&str, Expected)],
+    changes: &[(String, Option<Vec<u8>>)],
+    there: &[Option<Entry>],
+    lost: bool,
+) -> Result<u64, RegistryError> {
+    let revision = there.first().and_then(Option::as_ref).map(|entry| entry.revision);
+    let is_ours = |((guard, _), found): (&(&str, Expected), &Option<Entry>)| {
+        found.as_ref().is_some_and(|found| {
+            Some(found.revision) == revision && value_of(guard, changes) == Some(&found.value)
+        })
+    };
+    if let Some(revision) = revision.filter(|_| lost && guards.iter().zip(there).all(is_ours)) {
+        return Ok(revision);
+    }
+    let found = there.iter().map(|found| found.as_ref().map(|entry| entry.revision));
+    let mut compared = guards.iter().zip(found);
+    let first = compared.clone().next();
+    match compared.find(|((_, expected), found)| !expected.meets(*found)).or(first) {
+        Some(((guard, expected), found)) => {
+            Err(RegistryError::Conflict { key: (*guard).to_owned(), expected: *expected, found })
+        }
+        None => Err(RegistryError::Key(0)),
+    }
 }
 
 fn entry(found: &etcd_client::KeyValue) -> Entry {
@@ -445,32 +478,32 @@ impl Registry for Etcd {
 
     fn write_if(
         &self,
-        guard: &str,
-        expected: Expected,
+        guards: &[(&str, Expected)],
         changes: &[(String, Option<Vec<u8>>)],
     ) -> Result<u64, RegistryError> {
-        check_guarded(guard, changes)?;
-        let full = self.full(guard);
+        check_guarded(guards, changes)?;
+        let full: Vec<(String, Expected)> =
+            guards.iter().map(|(guard, expected)| (self.full(guard), *expected)).collect();
         let mut lost = false;
         let outcome = self.retry(&mut lost, |client| {
-            let txn = Txn::new()
-                .when(compare(&full, expected))
-                .and_then(self.operations(changes))
-                .or_else([TxnOp::get(full.as_str(), None)]);
+            let compared: Vec<Compare> =
+                full.iter().flat_map(|(guard, expected)| compare(guard, *expected)).collect();
+            let looked: Vec<TxnOp> = full.iter().map(|(guard, _)| TxnOp::get(guard.as_str(), None)).collect();
+            let txn = Txn::new().when(compared).and_then(self.operations(changes)).or_else(looked);
             async move {
                 let answer = kv(&client).txn(txn).await?;
                 let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-                let value =
-                    if answer.succeeded() { Ok(revision) } else { Err(found_in(&answer.op_responses())) };
+                let value = if answer.succeeded() {
+                    Ok(revision)
+                } else {
+                    Err(answer.op_responses().iter().map(found_by).collect::<Vec<_>>())
+                };
                 Ok(Answered { header: answer.header().map(Into::into), value })
             }
         })?;
-        let set = changes.iter().find(|(key, _)| key == guard).and_then(|(_, value)| value.as_ref());
         match outcome {
             Ok(revision) => Ok(positive(revision)),
-            // Our own write, whose answer was lost.
-            Err(Some(there)) if lost && set == Some(&there.value) => Ok(there.revision),
-            Err(there) => Err(conflict(guard, expected, there)),
+            Err(there) => refused(guards, changes, &there, lost),
         }
     }
 

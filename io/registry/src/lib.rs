@@ -112,15 +112,14 @@ pub trait Registry: Send + Sync {
     /// [`RegistryError::Storage`].
     fn write(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError>;
 
-    /// As [`Registry::write`], if `guard` is as `expected`; `guard` is one of the keys that are
-    /// set. Returns the new revision of it.
+    /// As [`Registry::write`], if each of `guards` is as expected: at least one, and each is one of
+    /// the keys that are set. Returns their new revision.
     ///
     /// # Errors
     /// As there; [`RegistryError::Conflict`]: nothing was written.
     fn write_if(
         &self,
-        guard: &str,
-        expected: Expected,
+        guards: &[(&str, Expected)],
         changes: &[(String, Option<Vec<u8>>)],
     ) -> Result<u64, RegistryError>;
 
@@ -217,12 +216,24 @@ pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<(), RegistryError> 
     Ok(())
 }
 
-/// Refuses what can't be written under a guard, which is one of the keys that are set: its revision
-/// is the one of the write.
-pub(crate) fn check_guarded(guard: &str, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError> {
+/// Refuses what can't be written under guards, at least one, which are keys that are set: their revision is the
+/// one of the write.
+pub(crate) fn check_guarded(
+    guards: &[(&str, Expected)],
+    changes: &[(String, Option<Vec<u8>>)],
+) -> Result<(), RegistryError> {
     check_all(changes)?;
-    let is_set = changes.iter().any(|(key, value)| key == guard && value.is_some());
-    if is_set { Ok(()) } else { Err(RegistryError::Unguarded(guard.to_owned())) }
+    let unset = guards.iter().find(|(guard, _)| value_of(guard, changes).is_none());
+    match (unset, guards) {
+        (None, []) => Err(RegistryError::Key(0)),
+        (None, _) => Ok(()),
+        (Some((guard, _)), _) => Err(RegistryError::Unguarded((*guard).to_owned())),
+    }
+}
+
+/// The value that the changes give to a key.
+pub(crate) fn value_of<'a>(key: &str, changes: &'a [(String, Option<Vec<u8>>)]) -> Option<&'a Vec<u8>> {
+    changes.iter().find(|(name, _)| name == key).and_then(|(_, value)| value.as_ref())
 }
 
 /// Refuses what can't be written at once.

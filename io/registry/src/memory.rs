@@ -100,13 +100,14 @@ impl Registry for Memory {
 
     fn write_if(
         &self,
-        guard: &str,
-        expected: Expected,
+        guards: &[(&str, Expected)],
         changes: &[(String, Option<Vec<u8>>)],
     ) -> Result<u64, RegistryError> {
-        check_guarded(guard, changes)?;
+        check_guarded(guards, changes)?;
         let mut state = self.lock();
-        state.expect(guard, expected)?;
+        for (guard, expected) in guards {
+            state.expect(guard, *expected)?;
+        }
         Ok(self.write_all(&mut state, changes))
     }
 

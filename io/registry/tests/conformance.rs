@@ -92,12 +92,12 @@ fn a_guarded_write_is_made_under_its_guard_alone(registry: &impl Registry) {
     let key = |name: &str| format!("guarded/{name}");
     let value = |text: &str| Some(text.as_bytes().to_vec());
     let (head, write) = (key("head"), |text: &str| [(key("head"), value(text)), (key("a"), value(text))]);
-    let first = registry.write_if(&head, Expected::Absent, &write("1")).unwrap();
-    let second = registry.write_if(&head, Expected::Revision(first), &write("2")).unwrap();
+    let first = registry.write_if(&[(&head, Expected::Absent)], &write("1")).unwrap();
+    let second = registry.write_if(&[(&head, Expected::Revision(first))], &write("2")).unwrap();
     assert!(second > first);
     assert_eq!(registry.get(&head).unwrap().unwrap().revision, second);
     for stale in [Expected::Absent, Expected::Revision(first)] {
-        let refused = registry.write_if(&head, stale, &write("stale"));
+        let refused = registry.write_if(&[(&head, stale)], &write("stale"));
         assert!(
             matches!(refused, Err(RegistryError::Conflict { found: Some(found), .. }) if found == second)
         );
@@ -106,8 +106,24 @@ fn a_guarded_write_is_made_under_its_guard_alone(registry: &impl Registry) {
     // A guard that the write does not set would stay as it was, and the next writer would not
     // notice.
     for unguarded in [vec![(key("a"), value("3"))], vec![(head.clone(), None)]] {
-        let refused = registry.write_if(&head, Expected::Anything, &unguarded);
+        let refused = registry.write_if(&[(&head, Expected::Anything)], &unguarded);
         assert!(matches!(refused, Err(RegistryError::Unguarded(_))), "{refused:?}");
+    }
+    assert!(registry.write_if(&[], &write("unguarded")).is_err());
+    // Of two guards either refuses all of it, and is named.
+    let other = key("other");
+    let both = [(head.clone(), value("4")), (other.clone(), value("4"))];
+    let refused_for = |guards: [(&str, Expected); 2]| match registry.write_if(&guards, &both) {
+        Err(RegistryError::Conflict { key, .. }) => key,
+        outcome => panic!("{outcome:?}"),
+    };
+    let (stale, held) = (Expected::Revision(first), Expected::Revision(second));
+    assert_eq!(refused_for([(&head, stale), (&other, Expected::Absent)]), head);
+    assert_eq!(refused_for([(&head, held), (&other, held)]), other);
+    assert!(registry.get(&other).unwrap().is_none());
+    let third = registry.write_if(&[(&head, held), (&other, Expected::Absent)], &both).unwrap();
+    for key in [&head, &other] {
+        assert_eq!(registry.get(key).unwrap().unwrap().revision, third);
     }
 }
 

@@ -189,7 +189,7 @@ impl Kept {
         let mut all = vec![(key.clone(), Some(head.clone()))];
         all.extend(changes.iter().map(|(name, value)| (format!("{}{name}", self.prefix), value.clone())));
         let belief = if expected == 0 { Expected::Absent } else { Expected::Revision(expected) };
-        let done = self.call(move |registry| match registry.write_if(&key, belief, &all) {
+        let done = self.call(move |registry| match registry.write_if(&[(&key, belief)], &all) {
             // It may be that this commit was made already, and only its answer was lost: the head
             // names its writer.
             Err(RegistryError::Conflict { .. }) => {

@@ -214,54 +214,25 @@ fn has_address(registry: &dyn Registry, node: &str, address: SocketAddr) -> Resu
     Ok(record.is_some_and(|(record, _)| record.address == address))
 }
 
-/// Takes an address for a node, also from one that was never written down. Returns the revision by
-/// which it has it.
-fn take_address(registry: &dyn Registry, record: &NodeRecord) -> Result<u64, Problem> {
-    let (address, name) = (record.address, &record.name);
-    let key = format!("{ADDRESSES}{address}");
-    let refused = |by: &str| taken(&format!("the address {address}"), by);
-    let put = |name: &str, expected| match registry.put(&key, &to_json(&name)?, expected) {
-        Err(RegistryError::Conflict { .. }) => Err(refused("another")),
-        put => put.map_err(failed),
-    };
-    let Some((by, revision)) = get_json::<String>(registry, &key)? else {
-        return put(name, Expected::Absent);
-    };
-    if has_address(registry, &by, address)? {
-        return Err(refused(&by));
-    }
-    let revision = put(name, Expected::Revision(revision))?;
-    // It may have been written down a moment ago, and has not looked whether the address is still
-    // its own, or has: then it keeps it.
-    if by != *name && has_address(registry, &by, address)? {
-        put(&by, Expected::Revision(revision))?;
-        return Err(refused(&by));
-    }
-    Ok(revision)
-}
-
-/// Writes a node down: of two with one name or one address, one is.
+/// Writes a node and its address down, both or neither: of several with one name or one address,
+/// one is. An address that was taken for a node that was never written down is free.
 pub(super) fn enter(registry: &dyn Registry, record: &NodeRecord) -> Result<(), Problem> {
     let (node, address) = (format!("{NODES}{}", record.name), format!("{ADDRESSES}{}", record.address));
-    let revision = take_address(registry, record)?;
-    let entered = registry.put(&node, &to_json(record)?, Expected::Absent);
-    let problem = match entered {
-        Ok(entered) => {
-            let holds =
-                registry.get(&address).map_err(failed)?.is_some_and(|entry| entry.revision == revision);
-            if holds {
-                return Ok(());
-            }
-            // Somebody took it for one that was never written down.
-            registry.delete(&node, Expected::Revision(entered)).map_err(failed)?;
-            return Err(taken(&format!("the address {}", record.address), "another"));
-        }
-        Err(RegistryError::Conflict { .. }) => taken(&format!("the name {}", record.name), &record.name),
-        Err(error) => failed(error),
+    let refused = |by: &str| taken(&format!("the address {}", record.address), by);
+    let expected = match get_json::<String>(registry, &address)? {
+        None => Expected::Absent,
+        Some((by, _)) if has_address(registry, &by, record.address)? => return Err(refused(&by)),
+        Some((_, revision)) => Expected::Revision(revision),
     };
-    match registry.delete(&address, Expected::Revision(revision)) {
-        Ok(_) | Err(RegistryError::Conflict { .. }) => Err(problem),
-        Err(error) => Err(problem.help(format!("{address} is left in the registry: {error}"))),
+    let guards = [(address.as_str(), expected), (node.as_str(), Expected::Absent)];
+    let changes = [(address.clone(), Some(to_json(&record.name)?)), (node.clone(), Some(to_json(record)?))];
+    match registry.write_if(&guards, &changes) {
+        Ok(_) => Ok(()),
+        Err(RegistryError::Conflict { key, .. }) if key == node => {
+            Err(taken(&format!("the name {}", record.name), &record.name))
+        }
+        Err(RegistryError::Conflict { .. }) => Err(refused("another")),
+        Err(error) => Err(failed(error)),
     }
 }
 

@@ -179,11 +179,10 @@ mod tests {
         }
         fn write_if(
             &self,
-            guard: &str,
-            expected: Expected,
+            guards: &[(&str, Expected)],
             changes: &[(String, Option<Vec<u8>>)],
         ) -> Result<u64, RegistryError> {
-            self.inner.write_if(guard, expected, changes)
+            self.inner.write_if(guards, changes)
         }
         fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {
             self.inner.watch(prefix)
@@ -269,11 +268,10 @@ mod tests {
             }
             fn write_if(
                 &self,
-                guard: &str,
-                expected: Expected,
+                guards: &[(&str, Expected)],
                 changes: &[(String, Option<Vec<u8>>)],
             ) -> Result<u64, RegistryError> {
-                self.0.write_if(guard, expected, changes)
+                self.0.write_if(guards, changes)
             }
             fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {
                 self.0.watch(prefix)
