@@ -216,8 +216,8 @@ pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<(), RegistryError> 
     Ok(())
 }
 
-/// Refuses what can't be written under guards, at least one, which are keys that are set: their revision is the
-/// one of the write.
+/// Refuses what can't be written under guards, at least one, which are keys that are set: their
+/// revision is the one of the write.
 pub(crate) fn check_guarded(
     guards: &[(&str, Expected)],
     changes: &[(String, Option<Vec<u8>>)],
