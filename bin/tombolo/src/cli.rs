@@ -44,10 +44,10 @@ pub struct Cli {
 #[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
     /// Sockets and running domains; another directory is another node
-    #[arg(long, global = true, help_heading = NODE, value_name = "DIR", env = node::place::RUN_DIR_VARIABLE, default_value = node::place::DEFAULT_RUN_DIR)]
+    #[arg(long, global = true, help_heading = NODE, value_name = "DIR", env = admin::place::RUN_DIR_VARIABLE, default_value = admin::place::DEFAULT_RUN_DIR)]
     pub run_dir: PathBuf,
     /// Registry, images and logs; survives a reboot
-    #[arg(long, global = true, help_heading = NODE, value_name = "DIR", env = node::place::STATE_DIR_VARIABLE, default_value = node::place::DEFAULT_STATE_DIR)]
+    #[arg(long, global = true, help_heading = NODE, value_name = "DIR", env = admin::place::STATE_DIR_VARIABLE, default_value = admin::place::DEFAULT_STATE_DIR)]
     pub state_dir: PathBuf,
 }
 

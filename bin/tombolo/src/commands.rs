@@ -32,9 +32,9 @@ pub mod volume;
 
 use crate::cli::{Cli, Command, PlaceArgs};
 use crate::output::Failure;
-use ::node::admin::Act;
-use ::node::client::Client;
-use ::node::place::Place;
+use ::admin::Act;
+use ::admin::client::Client;
+use ::admin::place::Place;
 use std::process::ExitCode;
 
 /// Runs a command to its end.

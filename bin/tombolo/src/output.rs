@@ -1,7 +1,7 @@
 //! Printing, and the end of a command.
 
-use node::admin::{Code, Problem};
-use node::client::ClientError;
+use admin::client::ClientError;
+use admin::{Code, Problem};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 

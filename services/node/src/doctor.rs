@@ -1,8 +1,8 @@
 //! A look at the machine, without a daemon: for each use of a node, whether this machine has all
 //! that it takes, and how to get the rest.
 
-use crate::base::place::Place;
 use crate::{domains, etcd};
+use admin::place::Place;
 use domain::Layout;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

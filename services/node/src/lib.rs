@@ -2,8 +2,8 @@
 //! the registry, starts and watches domains, introduces the two ends of each channel to each other,
 //! and gets out of the way.
 //!
-//! [`daemon::run`] is the daemon itself, [`client`] speaks to it over its admin socket in the types
-//! of [`admin`].
+//! [`daemon::run`] is the daemon itself; [`admin`] has the types and the client of its admin
+//! socket.
 
 mod adaptations;
 mod api;
@@ -18,14 +18,11 @@ mod placement;
 mod reservations;
 mod volumes;
 
-pub mod admin;
-pub mod client;
 pub mod daemon;
 pub mod doctor;
 
 pub use api::remote::{PIPES_ROLE, pipes_main};
 pub use base::look;
-pub use base::place;
 pub use daemon::ground::GroundError;
 pub use daemon::own_log::{MAX_LOG_BYTES, set_aside};
 pub use domains::{MARKED_ROLE, free_to_publish, marked_main};

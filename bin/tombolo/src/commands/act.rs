@@ -4,7 +4,7 @@ use super::look::encoded;
 use super::{client, up};
 use crate::cli::{ActArgs, PlaceArgs};
 use crate::output::Failure;
-use node::admin::Act;
+use admin::Act;
 use rustix::process::Signal;
 
 /// Names of signals that people send to programs, without `SIG`.

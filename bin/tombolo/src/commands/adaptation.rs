@@ -4,8 +4,8 @@ use super::reserve::{nanos, rate};
 use super::{client, wait};
 use crate::cli::PlaceArgs;
 use crate::output::{Failure, harmless, print, print_json, print_table};
+use admin::adaptation::{AdaptationRow, SetAdaptation, amounts_text};
 use clap::{Args, Subcommand};
-use node::admin::adaptation::{AdaptationRow, SetAdaptation, amounts_text};
 use std::time::{Duration, UNIX_EPOCH};
 
 #[derive(Debug, Subcommand)]

@@ -17,7 +17,7 @@ pub fn run(place: &PlaceArgs, arguments: &CheckArgs) -> Result<(), Failure> {
     let text = read(file)?;
     let known = topology::parse(&text, "", Path::new("/")).map(|topology| topology.name.as_str().to_owned());
     // Without a daemon, the file is held against a node that has promised nothing.
-    let book = super::wait(super::client(place)?.get::<node::admin::reserve::Book>("reserve"))?.ok();
+    let book = super::wait(super::client(place)?.get::<admin::reserve::Book>("reserve"))?.ok();
     let layout = super::place(place)?.layout(std::env::current_exe()?);
     let looking = node::looking(book.as_ref(), &known.unwrap_or_default(), layout.clone());
     let topology = admit_beside(&text, file, &base_of(file)?, arguments.json, &looking)?;

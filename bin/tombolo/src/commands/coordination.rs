@@ -11,8 +11,8 @@ use super::look::encoded;
 use super::{client, exec, wait};
 use crate::cli::{ExecArgs, PlaceArgs};
 use crate::output::Failure;
+use admin::{Entry, ServiceRow};
 use clap::{Args, Subcommand};
-use node::admin::{Entry, ServiceRow};
 use std::time::Duration;
 
 /// The kind of services that keep keys and locks.

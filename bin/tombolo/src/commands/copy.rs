@@ -4,7 +4,7 @@ use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{CpArgs, PlaceArgs};
 use crate::output::Failure;
-use node::admin::Entry;
+use admin::Entry;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

@@ -9,7 +9,7 @@ pub use channels::ChannelCommand;
 use super::{client, wait};
 use crate::cli::{EventsArgs, PlaceArgs};
 use crate::output::{Failure, Paint, harmless, print};
-use node::admin::Event;
+use admin::Event;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Prints what happened, and goes on where that is wanted; or does something about a channel.

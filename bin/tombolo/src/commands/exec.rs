@@ -6,9 +6,9 @@ use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{ExecArgs, PlaceArgs};
 use crate::output::{FAILED, Failure};
+use admin::client::Client;
+use admin::{Entry, ExecRequest};
 use domain::ExecOptions;
-use node::admin::{Entry, ExecRequest};
-use node::client::Client;
 use std::os::unix::process::CommandExt;
 
 /// Exit code where the command could not even be tried: what it would have ended with stays

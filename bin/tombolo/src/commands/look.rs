@@ -4,7 +4,7 @@ use super::live::{INTERVAL, NEW_PAGE};
 use super::{client, wait};
 use crate::cli::{InspectArgs, ListArgs, PlaceArgs, PsArgs, ServiceCommand};
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
-use node::admin::{DomainRow, HealthRow, LayerRow, ServiceRow};
+use admin::{DomainRow, HealthRow, LayerRow, ServiceRow};
 use serde_json::Value;
 use std::io::{IsTerminal, stdout};
 

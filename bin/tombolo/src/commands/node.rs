@@ -7,11 +7,11 @@ use super::look::encoded;
 use super::{client, place, up, wait};
 use crate::cli::{ListArgs, PlaceArgs};
 use crate::output::{Failure, Paint, bytes, harmless, print, print_json, print_table, seconds};
-use ::node::admin::{
+use ::admin::client::{Client, ClientError};
+use ::admin::{
     FreeRow, InitRequest, JoinRequest, NodeRow, NodesView, RemoveRequest, RotateRequest, Said, TokenRequest,
     TokenView, Version,
 };
-use ::node::client::{Client, ClientError};
 use authority::AuthorityArgs;
 use clap::{Args, Subcommand};
 use etcd::EtcdArgs;

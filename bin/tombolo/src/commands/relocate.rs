@@ -4,7 +4,7 @@ use super::look::{clean, encoded};
 use super::{client, wait};
 use crate::cli::{MoveArgs, PlaceArgs};
 use crate::output::{Failure, print, print_json};
-use node::admin::{DomainMoveRequest, MoveOutcome, MoveReport};
+use admin::{DomainMoveRequest, MoveOutcome, MoveReport};
 
 /// Moves a domain, and says how that went.
 pub fn run(place: &PlaceArgs, arguments: &MoveArgs) -> Result<(), Failure> {

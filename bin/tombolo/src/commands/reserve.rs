@@ -6,11 +6,11 @@ mod watch;
 use super::{client, wait};
 use crate::cli::PlaceArgs;
 use crate::output::{Failure, bytes, print, print_json, print_table};
-use clap::{Args, Subcommand};
-use node::admin::reserve::{
+use admin::reserve::{
     AdaptRequest, Adapted, Book, Change, DispatchedRow, JobRow, LinkSettings, MoveRequest, Named,
     NodeSettings, PolicyWord, Ran, RunRequest, VtmRow,
 };
+use clap::{Args, Subcommand};
 use reserve::{Arrivals, Costs, Means, Percent, Policy, Rule, Scenario, Span, Stretch, Task};
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;

@@ -6,9 +6,9 @@ use super::{client, wait};
 use crate::cli::{CheckServiceArgs, PlaceArgs};
 use crate::output::{Failure, print, print_json};
 use crate::roles::{CHECKER, CheckOrder, Finding, Report};
+use admin::client::Client;
+use admin::{Entry, ServiceRow};
 use domain::ExecOptions;
-use node::admin::{Entry, ServiceRow};
-use node::client::Client;
 use serde_json::{Value, json};
 use std::process::Stdio;
 

@@ -3,8 +3,8 @@
 use super::{client, live, wait};
 use crate::cli::{PlaceArgs, StatsArgs};
 use crate::output::{Failure, bytes, print_table};
-use node::admin::DomainRow;
-use node::client::Client;
+use admin::DomainRow;
+use admin::client::Client;
 use serde::Serialize;
 use std::time::Instant;
 

@@ -4,9 +4,9 @@ use super::stats::{Row, Sample, sample};
 use super::{client, link, live, look, reserve, stats, wait};
 use crate::cli::{PlaceArgs, StatsArgs};
 use crate::output::{Failure, print};
-use node::admin::reserve::Book;
-use node::admin::{LinkRow, ServiceRow};
-use node::client::Client;
+use admin::client::Client;
+use admin::reserve::Book;
+use admin::{LinkRow, ServiceRow};
 use serde::Serialize;
 
 /// All that one page shows.

@@ -3,10 +3,10 @@
 use super::{daemon, place, wait};
 use crate::cli::{DownArgs, PlaceArgs, UpArgs};
 use crate::output::{Failure, INTERRUPTED, MISUSE, Paint, harmless, print};
+use admin::client::{Client, ClientError};
+use admin::place::Place;
+use admin::{CancelRequest, Cancelled, Code, DownRequest, Problem, Progress, UpRequest, Version};
 use indicatif::{ProgressBar, ProgressStyle};
-use node::admin::{CancelRequest, Cancelled, Code, DownRequest, Problem, Progress, UpRequest, Version};
-use node::client::{Client, ClientError};
-use node::place::Place;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom};

@@ -4,8 +4,8 @@ use super::look::{clean, encoded};
 use super::{client, wait};
 use crate::cli::PlaceArgs;
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table};
+use admin::volume::{Change, ChangeVolume, CreateVolume, ReplicaRow, VolumeRow};
 use clap::{Args, Subcommand};
-use node::admin::volume::{Change, ChangeVolume, CreateVolume, ReplicaRow, VolumeRow};
 use std::io::stdout;
 use topology::{DiskFormat, VolumeStore, parse_size};
 

@@ -1,10 +1,10 @@
 //! From what an adaptation wants to what is promised.
 
 use super::Running;
-use crate::admin::adaptation::amounts_text;
-use crate::admin::reserve::{AdaptRequest, Change};
 use crate::reservations::{Book, Held};
 use adaptation::{Amounts, Giver, Granted, arbitrate, give_back};
+use admin::adaptation::amounts_text;
+use admin::reserve::{AdaptRequest, Change};
 use topology::{Adaptation, Reserve};
 
 /// The outcome of a wish.

@@ -10,13 +10,13 @@ mod act;
 mod keep;
 mod monitor;
 
-use crate::admin::adaptation::{AdaptationChange, AdaptationRow, SetAdaptation, amounts_text};
-use crate::admin::{Code, Problem};
 use crate::base::{RegistryDebug, meant};
 use crate::domains::Domains;
 use crate::reservations::Book;
 use act::Outcome;
 use adaptation::{Action, Adapter, Amounts};
+use admin::adaptation::{AdaptationChange, AdaptationRow, SetAdaptation, amounts_text};
+use admin::{Code, Problem};
 use monitor::{Reading, Source, Watch};
 use serde_json::Value;
 use std::cmp::Reverse;
@@ -352,8 +352,8 @@ impl Adaptations {
         let what = format!("{} to {}", text(&has), text(&to));
         if (to.cpu_ns, to.network_bits) != (has.cpu_ns, has.network_bits) {
             let reserve = act::with(&held.now, &to);
-            let change = crate::admin::reserve::Change { name: one.vtm(), reserve };
-            let request = crate::admin::reserve::AdaptRequest { changes: vec![change] };
+            let change = admin::reserve::Change { name: one.vtm(), reserve };
+            let request = admin::reserve::AdaptRequest { changes: vec![change] };
             self.book.adapt_from(&[(one.vtm(), held.now)], &request, "by hand")?;
         }
         one.level = to.level;

@@ -1,9 +1,9 @@
 //! The paths about adaptations.
 
 use super::{Shared, parsed};
-use crate::admin::adaptation::{AdaptationRow, SetAdaptation};
-use crate::admin::{Code, Problem};
 use crate::base::BOOK;
+use admin::adaptation::{AdaptationRow, SetAdaptation};
+use admin::{Code, Problem};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};

@@ -1,11 +1,11 @@
 //! The cluster in the admin socket's answers.
 
 use super::node::Node;
-use crate::admin::{
+use crate::membership::{etcd_view, growth, init, join, own_etcd, replace, rotate, token};
+use admin::{
     BackupRequest, Code, InitRequest, JoinRequest, NodesView, Problem, RemoveRequest, ReplaceRequest,
     RotateRequest, Said, TokenRequest,
 };
-use crate::membership::{etcd_view, growth, init, join, own_etcd, replace, rotate, token};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};

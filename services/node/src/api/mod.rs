@@ -12,16 +12,16 @@ mod tree;
 mod volume;
 mod whole;
 
-use crate::admin::{
+use crate::domains::{Teller, change, lifecycle, spec};
+use crate::placement::{self, Following};
+use admin::{
     Act, CancelRequest, Cancelled, Code, DomainMoveRequest, DownRequest, Entry, ExecRequest, LinkChange,
     LinkRow, MAX_BODY_BYTES, Migrating, Migration, MoveReport, Problem, Said, ServiceMoveRequest,
     ServiceMoved, UpRequest, Version,
 };
-use crate::domains::{Teller, change, lifecycle, spec};
-use crate::placement::{self, Following};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -92,32 +92,6 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
 /// The metrics alone, for the loopback port.
 pub(crate) fn metrics_router(node: Arc<Node>) -> Router {
     Router::new().route("/metrics", get(text_metrics)).fallback(nothing_here).with_state(node)
-}
-
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        let status = match self.code {
-            Code::BadRequest => StatusCode::BAD_REQUEST,
-            Code::NotAdmitted => StatusCode::UNPROCESSABLE_ENTITY,
-            Code::UnknownDc
-            | Code::UnknownDomain
-            | Code::UnknownService
-            | Code::UnknownEndpoint
-            | Code::UnknownNode
-            | Code::UnknownLink
-            | Code::UnknownReservation
-            | Code::UnknownAdaptation
-            | Code::UnknownVolume
-            | Code::UnknownPath => StatusCode::NOT_FOUND,
-            Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken | Code::Cancelled => {
-                StatusCode::CONFLICT
-            }
-            Code::Refused => StatusCode::FORBIDDEN,
-            Code::Failed => StatusCode::INTERNAL_SERVER_ERROR,
-            Code::Ending => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        (status, Json(self)).into_response()
-    }
 }
 
 async fn version() -> Json<Version> {

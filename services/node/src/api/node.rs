@@ -3,7 +3,6 @@
 use super::remote::{Commands, Readers};
 use crate::adaptations::Adaptations;
 use crate::base::RegistryDebug;
-use crate::base::place::Place;
 use crate::broker::{Broker, make_channel};
 use crate::coordination::StateKeeper;
 use crate::domains::{Domains, Ground};
@@ -13,6 +12,7 @@ use crate::membership::Cluster;
 use crate::placement::Following;
 use crate::reservations::{Book, BookError, Promises};
 use crate::volumes::{self, Volumes};
+use admin::place::Place;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 

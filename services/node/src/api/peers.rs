@@ -3,13 +3,13 @@
 
 use super::node::Node;
 use super::whole;
-use crate::admin::{Code, MAX_BODY_BYTES, Problem};
 use crate::links::{LINK_PATH, Offer};
 use crate::membership::release::{self, RELEASE_HEADER};
 use crate::membership::{
     Caller, Cluster, JOIN_PATH, OfConnection, Origin, PROOF_PATH, Stranger, join, own_etcd, replace, rotate,
 };
 use crate::volumes::{self, About, Listens};
+use admin::{Code, MAX_BODY_BYTES, Problem};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn};

@@ -1,13 +1,13 @@
 //! The paths about reservations.
 
 use super::{Shared, parsed};
-use crate::admin::reserve::{
-    AdaptRequest, Adapted, Book, MoveRequest, Named, NodeSettings, Ran, RunRequest, Trace, VtmRow,
-};
-use crate::admin::{Code, Problem};
 use crate::api::node::Node;
 use crate::base::BOOK;
 use crate::reservations::watch;
+use admin::reserve::{
+    AdaptRequest, Adapted, Book, MoveRequest, Named, NodeSettings, Ran, RunRequest, Trace, VtmRow,
+};
+use admin::{Code, Problem};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};

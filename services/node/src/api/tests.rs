@@ -2,9 +2,9 @@
 
 use super::node::Node;
 use super::{peers, router};
-use crate::admin::{Code, Problem};
-use crate::base::place::Place;
 use crate::membership::release::{RELEASE, RELEASE_HEADER};
+use admin::place::Place;
+use admin::{Code, Problem};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};

@@ -1,11 +1,11 @@
 //! The one state tree of the node, put together whenever somebody looks.
 
-use crate::admin::{Code, DomainRow, EndpointRow, HealthRow, LayerRow, MachineRow, Problem, ServiceRow};
 use crate::api::node::Node;
 use crate::base::meant;
 use crate::broker::{MemberRow, Role};
 use crate::domains::supervisor::Supervised;
 use crate::domains::{HealthView, exit_text, relays};
+use admin::{Code, DomainRow, EndpointRow, HealthRow, LayerRow, MachineRow, Problem, ServiceRow};
 use domain::Exit;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! The paths about volumes.
 
 use super::{Shared, parsed};
-use crate::admin::Problem;
-use crate::admin::volume::{ChangeVolume, CreateVolume, VolumeRow};
+use admin::Problem;
+use admin::volume::{ChangeVolume, CreateVolume, VolumeRow};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};

@@ -3,11 +3,11 @@
 use super::node::Node;
 use super::remote::{self, Asked, Running};
 use super::tree;
-use crate::admin::{Act, Code, DomainRow, ExecRequest, Problem, Progress, Said};
 use crate::base::LOOKS;
 use crate::domains::supervisor::State as DomainState;
 use crate::domains::{Teller, lifecycle};
 use crate::placement::{Following, Key, MayCome, Obstacles, may_come};
+use admin::{Act, Code, DomainRow, ExecRequest, Problem, Progress, Said};
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header;

@@ -5,7 +5,6 @@ mod age;
 pub(crate) mod doorstep;
 mod files;
 mod guarded;
-pub mod place;
 mod prospect;
 mod store;
 mod watched;

@@ -4,7 +4,7 @@
 //! state directory has the desired ones. So a directory of somebody else's must not be taken for
 //! one of ours, nor the run directory of one node be paired with the state of another.
 
-use crate::base::place::Place;
+use admin::place::Place;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -1,10 +1,10 @@
 //! The cluster's own etcd, restored while no daemon runs.
 
 use super::lock::Lock;
-use crate::admin::{Code, Problem};
-use crate::base::place::Place;
 use crate::etcd::Ground;
 use crate::membership::restore;
+use admin::place::Place;
+use admin::{Code, Problem};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 //! way can be ended.
 
 use super::Teller;
-use crate::admin::{Code, Problem, Progress};
+use admin::{Code, Problem, Progress};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

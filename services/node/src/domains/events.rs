@@ -1,7 +1,7 @@
 //! Events of domains and distributed containers, for those who look or listen: the last of them are
 //! kept, in memory.
 
-use crate::admin::Event;
+use admin::Event;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -6,11 +6,11 @@
 use super::Domains;
 use super::handover;
 use super::incarnation::{Held, about};
-use crate::base::place::LOG_VARIABLE;
 use crate::base::watched;
 use crate::base::{blocking, said};
 use crate::broker::control;
 use crate::broker::{Broker, Identity, Machine, MemberId, Role};
+use admin::place::LOG_VARIABLE;
 use domain::Part;
 use frontend::{Handed, LaunchOrder};
 use std::os::fd::{AsFd, OwnedFd};
@@ -178,7 +178,7 @@ impl Process {
         let child = Command::new(&node.layout.program)
             .args(["frontend", &format!("{dc}/{name}")])
             .env_clear()
-            .env(crate::base::place::RUN_DIR_VARIABLE, &node.layout.run_dir)
+            .env(admin::place::RUN_DIR_VARIABLE, &node.layout.run_dir)
             .envs(std::env::var_os(LOG_VARIABLE).map(|value| (LOG_VARIABLE, value)))
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())

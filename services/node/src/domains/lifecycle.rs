@@ -1,7 +1,7 @@
 //! One domain by hand: `restart`, `stop`, `start`, `kill`.
 
 use super::{Domains, Teller, Wish, ready};
-use crate::admin::{Act, Code, Problem, Progress};
+use admin::{Act, Code, Problem, Progress};
 use std::sync::Arc;
 use std::time::Instant;
 

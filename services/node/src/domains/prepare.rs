@@ -3,8 +3,8 @@
 
 use super::listener::{Holder, holder, in_the_way};
 use super::{Domains, machines, spec};
-use crate::admin::{Code, Problem};
 use crate::base::{UNPACKING, blocking, lacks};
+use admin::{Code, Problem};
 use domain::Unpack;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileTypeExt;

@@ -4,8 +4,8 @@
 use super::Domains;
 use super::listener::{Holder, in_the_way};
 use crate::base::doorstep;
-use crate::base::place::{LOG_VARIABLE, RUN_DIR_VARIABLE};
 use crate::base::{REMOVALS, blocking, said, watched};
+use admin::place::{LOG_VARIABLE, RUN_DIR_VARIABLE};
 use domain::Part;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::RecvFlags;

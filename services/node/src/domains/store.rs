@@ -2,12 +2,12 @@
 
 use super::supervisor::Supervised;
 use super::{Changes, Events, Levels};
-use crate::admin::{Code, Problem};
-use crate::base::place::Place;
 use crate::base::{KEPT, RegistryDebug, meant};
 use crate::broker::{Broker, Kept, Numbers};
 use crate::reservations::Promises;
 use crate::volumes::Volumes;
+use admin::place::Place;
+use admin::{Code, Problem};
 use registry::{Expected, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Progress reports of a change, and their receivers.
 
-use crate::admin::Progress;
+use admin::Progress;
 use tokio::sync::mpsc;
 
 /// Where long work says how far it is. The work goes on, whether anybody reads or not.

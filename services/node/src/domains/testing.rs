@@ -1,12 +1,12 @@
 //! The room over a registry in memory, and a book that is made up. Nothing of it starts anything.
 
 use super::{Domains, Ground};
-use crate::admin::{Code, Problem};
 use crate::base::RegistryDebug;
-use crate::base::place::Place;
 use crate::broker::{Broker, make_channel};
 use crate::reservations::{Looking, Promises};
 use crate::volumes::Keeper;
+use admin::place::Place;
+use admin::{Code, Problem};
 use std::sync::{Arc, Mutex, PoisonError};
 use topology::{Domain, Topology};
 

@@ -2,8 +2,8 @@
 
 use super::testing::{MadeUp, file, room, topology};
 use super::{Desired, Domains, LoadError, Teller, adopt, change};
-use crate::admin::{Code, DownRequest, Progress, UpRequest};
 use crate::base::RegistryDebug;
+use admin::{Code, DownRequest, Progress, UpRequest};
 use registry::{Expected, Memory, Registry};
 use std::sync::Arc;
 use tokio::sync::mpsc;

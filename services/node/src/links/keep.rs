@@ -3,10 +3,10 @@
 use super::{Ground, LINK_PORT, Offer, Peer, Proxies, Shared, Wanted};
 use crate::base::PROXIES;
 use crate::base::doorstep;
-use crate::base::place::LOG_VARIABLE;
 use crate::base::watched;
 use crate::broker::{ToProxy, orders, unix_seconds};
 use crate::reservations::Shares;
+use admin::place::LOG_VARIABLE;
 use domain::Limits;
 use serde::{Deserialize, Serialize};
 use session::packet::{self, PacketError};
@@ -262,7 +262,7 @@ async fn spawn(all: &Arc<Proxies>, peer: &Peer) -> io::Result<(OwnedFd, Child, T
     let child = Command::new(&ground.program)
         .args(["proxy", &peer.name])
         .env_clear()
-        .env(crate::base::place::RUN_DIR_VARIABLE, &ground.run_dir)
+        .env(admin::place::RUN_DIR_VARIABLE, &ground.run_dir)
         .envs(std::env::var_os(LOG_VARIABLE).map(|value| (LOG_VARIABLE, value)))
         .stdin(Stdio::from(listener))
         .stdout(Stdio::null())

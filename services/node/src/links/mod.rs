@@ -10,10 +10,10 @@ mod membership;
 
 pub(crate) use keep::sweep;
 
-use crate::admin::{LinkChange, LinkRow};
 use crate::base::PROXIES;
 use crate::broker::Broker;
 use crate::reservations::Shares;
+use admin::{LinkChange, LinkRow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 use super::issued::Purpose;
 use super::token::TOKENS;
 use super::{AUTHORITY, NODES, NodeRecord, REVOKED, failed, get_json, rotate, to_json, unix_s};
-use crate::admin::{AuthorityView, Code, Problem, ReplacementView, WaitsFor};
+use admin::{AuthorityView, Code, Problem, ReplacementView, WaitsFor};
 use registry::{Expected, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use super::release::{PROTOCOLS, RELEASE, RELEASE_HEADER};
 use super::serve::{self, PROOF_PATH};
 use super::trusted::Trusted;
 use super::{Cluster, Member, failed, to_json};
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;

@@ -6,7 +6,7 @@
 //! `docs/adr/0073-revocation-fails-closed.md` says why.
 
 use super::{Cluster, NODES, blocking, failed, issued, to_json, unix_s};
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 use registry::{Expected, Registry};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

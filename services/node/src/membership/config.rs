@@ -2,7 +2,7 @@
 //! listens.
 
 use super::ClusterError;
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 use registry::{EtcdSettings, EtcdTls};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

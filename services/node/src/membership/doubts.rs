@@ -4,7 +4,7 @@
 //! it still holds.
 
 use super::{ALIVE, AliveRecord, Cluster, boottime_ns, failed, to_json};
-use crate::admin::Problem;
+use admin::Problem;
 use lease::{Doubt, Doubts, Suspicion};
 use registry::{Bound, Doubted, Entry, Registry, Watched};
 use serde::{Deserialize, Serialize};

@@ -2,8 +2,8 @@
 
 use super::growth::{CANNOT, member_of};
 use super::{Cluster, blocking, failed};
-use crate::admin::{Code, EtcdMemberRow, EtcdView, Problem, Said};
 use crate::etcd::Seen;
+use admin::{Code, EtcdMemberRow, EtcdView, Problem, Said};
 use registry::{EtcdMember, Registry};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

@@ -8,8 +8,8 @@
 
 use super::own_etcd::{end, furnish, own_certificate};
 use super::{Cluster, Member, NODES, NodeRecord, blocking, failed, to_json};
-use crate::admin::Problem;
 use crate::etcd::{self, Keeper, Record};
+use admin::Problem;
 use registry::{EtcdMember, Expected, Registry, RegistryError};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -93,7 +93,7 @@ pub(crate) async fn may_leave(cluster: &Cluster, name: &str) -> Result<(), Probl
     let mut voters = members.iter().filter(|member| member.votes());
     match (voters.next(), voters.next()) {
         (Some(only), None) if is_of(only, node.address) => Err(Problem::new(
-            crate::admin::Code::Taken,
+            admin::Code::Taken,
             format!("node {name} has the only member of the cluster's etcd: without it nobody knows what the cluster is"),
         )
         .help("join a third node first: then etcd has three members, and any of them may go")),
@@ -235,8 +235,9 @@ async fn alone(cluster: &Cluster, work: impl Future<Output = Result<(), Problem>
 /// Comes as a learner, learns, and is given a vote; or is taken away again.
 async fn come(cluster: &Cluster, keeper: &Arc<Keeper>, believed: &str) -> Result<(), Problem> {
     if etcd::program().is_none() {
-        return Err(Problem::new(crate::admin::Code::Failed, "there is no etcd on this machine")
-            .help(etcd::PROGRAM_ADVICE));
+        return Err(
+            Problem::new(admin::Code::Failed, "there is no etcd on this machine").help(etcd::PROGRAM_ADVICE)
+        );
     }
     let own = cluster.config().address;
     if !etcd::has_ports(own) {

@@ -5,7 +5,7 @@
 //! what it revokes.
 
 use super::{REVOKED, failed, get_json, to_json, unix_s};
-use crate::admin::Problem;
+use admin::Problem;
 use registry::{Expected, Registry};
 use serde::{Deserialize, Serialize};
 

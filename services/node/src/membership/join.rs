@@ -10,7 +10,7 @@ use super::{
     ADDRESSES, ALIVE, Cluster, NODES, NodeRecord, PEER_PORT, blocking, call, failed, for_strangers, get_json,
     issued, resources, to_json, trust_folder, unix_s,
 };
-use crate::admin::{Code, JoinRequest, Problem};
+use admin::{Code, JoinRequest, Problem};
 use registry::{Etcd, Expected, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

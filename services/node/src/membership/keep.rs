@@ -5,7 +5,7 @@
 use super::doubts::{self, Keys, MAX_WORDS, Word};
 use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED, Trouble};
 use super::{boottime_ns, clock, failed, issued, remembered, to_json, unix_s};
-use crate::admin::Problem;
+use admin::Problem;
 use lease::{Holder, Next, Terms};
 use registry::{Change, Counted, Entry, Etcd, Expected, Lease, Registry, RegistryError, Watch};
 use std::collections::BTreeMap;

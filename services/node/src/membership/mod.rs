@@ -35,8 +35,8 @@ pub(crate) use rotate::rotate_when_due;
 pub(crate) use serve::{Caller, JOIN_PATH, OfConnection, Origin, PROOF_PATH, serve};
 pub(crate) use visitors::Stranger;
 
-use crate::admin::{Code, NodeRow, NodesView, Problem};
 use crate::base::RegistryDebug;
+use admin::{Code, NodeRow, NodesView, Problem};
 use registry::{Etcd, EtcdSettings, Expected, Lease, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Names of nodes: what a certificate can hold, and a topology can say.
 
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 use topology::{Name, NodeChoice};
 
 /// Refuses what no topology could name: a node that nobody can point at.

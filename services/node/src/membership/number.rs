@@ -2,7 +2,7 @@
 //! an endpoint is given twice.
 
 use super::{failed, to_json};
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 use registry::{Expected, Registry, RegistryError};
 use wire::ipc::NODE_NUMBER_MAX;
 

@@ -6,8 +6,8 @@ use super::growth::{self, Growing};
 use super::{
     Cluster, NODES, NodeRecord, authority, blocking, clock, failed, get_json, issued, rotate, unix_s,
 };
-use crate::admin::{Code, Problem};
 use crate::etcd::{self, Ground, Keeper, Record, Room};
+use admin::{Code, Problem};
 use hyper::Method;
 use registry::{Etcd, EtcdMember, EtcdSettings, EtcdTls};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! The releases of the program that understand each other: those that differ by one at the most.
 
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 
 /// Protocols of the peer API that this release speaks, the newest first (ALPN). A release that adds
 /// one keeps the one before.

@@ -4,7 +4,7 @@ use super::authority::{self, Part, Pending, RENEWALS};
 use super::keep::{LOOK_AROUND, RELIST_PAUSE};
 use super::serve::Caller;
 use super::{AUTHORITY, Cluster, blocking, failed};
-use crate::admin::{AuthorityView, Problem, Said};
+use admin::{AuthorityView, Problem, Said};
 use hyper::Method;
 use registry::{Registry, Watch};
 use serde::{Deserialize, Serialize};

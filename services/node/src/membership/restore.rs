@@ -3,8 +3,8 @@
 
 use super::config::Config;
 use super::{failed, trust_folder};
-use crate::admin::{Code, Problem};
 use crate::etcd::{self, Ground, Record, Room};
+use admin::{Code, Problem};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};

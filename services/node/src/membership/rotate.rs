@@ -4,7 +4,7 @@ use super::issued::Purpose;
 use super::{
     Cluster, NODES, NodeRecord, authority, blocking, clock, failed, get_json, issued, to_json, unix_s,
 };
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 use hyper::Method;
 use registry::{Expected, Registry};
 use serde::{Deserialize, Serialize};

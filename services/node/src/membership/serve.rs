@@ -5,7 +5,7 @@ use super::Cluster;
 use super::release::PROTOCOLS;
 use super::trusted::Trusted;
 use super::visitors::{STRANGER_PATIENCE, Stranger, Visitors};
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;

@@ -7,7 +7,7 @@
 
 use super::clock::APART_S;
 use super::{Cluster, NODES, NodeRecord, authority, blocking, failed, get_json, to_json, unix_s};
-use crate::admin::{Code, Problem, TokenRequest, TokenView};
+use admin::{Code, Problem, TokenRequest, TokenView};
 use registry::{Expected, Registry, RegistryError};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};

@@ -3,11 +3,11 @@
 
 use super::books::{self, Books, BooksError, Seen};
 use super::{Following, Key};
-use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use crate::base::REGISTRY;
 use crate::domains::Teller;
 use crate::domains::change::{admit, begin_down, begin_up, dc_of, dry_run, targets, untouched};
 use crate::domains::{Desired, Domains, Ending};
+use admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use placement::Wish;
 use registry::{Expected, RegistryError};
 use std::sync::Arc;

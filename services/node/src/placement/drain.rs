@@ -1,8 +1,8 @@
 //! Nodes whose domains move away, and to which none comes.
 
 use super::Following;
-use crate::admin::{Code, Problem};
 use crate::base::REGISTRY;
+use admin::{Code, Problem};
 use registry::Expected;
 use std::sync::Arc;
 

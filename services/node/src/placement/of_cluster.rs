@@ -1,10 +1,10 @@
 //! The cluster as following wants it.
 
 use super::peers::{Later, Peers};
-use crate::admin::Problem;
 use crate::base::RegistryDebug;
 use crate::membership::Cluster;
 use crate::membership::Stream;
+use admin::Problem;
 use hyper::Method;
 use hyper::body::Incoming;
 use placement::Standing;

@@ -1,8 +1,8 @@
 //! The calls of the cluster that following makes.
 
-use crate::admin::Problem;
 use crate::base::RegistryDebug;
 use crate::membership::Stream;
+use admin::Problem;
 use hyper::body::Incoming;
 use registry::{Expected, RegistryError};
 use serde_json::Value;

@@ -3,10 +3,10 @@
 
 use super::books::{self, At, Books, BooksError};
 use super::{Following, Key, spawn_for, written};
-use crate::admin::FreeRow;
 use crate::base::{BOOK, REGISTRY};
 use crate::domains::Domains;
 use crate::reservations::{Ground, Offer, Refused};
+use admin::FreeRow;
 use placement::Promises;
 use registry::Expected;
 use std::collections::BTreeMap;

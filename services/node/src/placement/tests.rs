@@ -3,12 +3,12 @@
 use super::books::{Moving, bytes, claim_key, desired_key, drain_key};
 use super::peers::Later;
 use super::*;
-use crate::admin::{Code, Problem};
 use crate::base::RegistryDebug;
 use crate::domains::Desired;
 use crate::domains::testing::{MadeUp, file, room, topology};
 use crate::membership::Stream;
 use crate::reservations::tests::book;
+use admin::{Code, Problem};
 use hyper::body::Incoming;
 use registry::{Memory, Registry, RegistryError};
 use serde_json::Value;
@@ -182,7 +182,7 @@ async fn what_can_not_move_is_refused_with_each_reason_and_nothing_is_written() 
     bed.want(&[("robot", "a")]);
     let key = ("shop".to_owned(), "robot".to_owned());
     let asked = |to: &str| {
-        let request = crate::admin::DomainMoveRequest { to: to.into(), dry_run: false };
+        let request = admin::DomainMoveRequest { to: to.into(), dry_run: false };
         relocate(Arc::clone(&bed.domains), Arc::clone(&bed.following), key.clone(), request)
     };
     let problem = asked("b").await.expect_err("it runs nowhere");
@@ -191,10 +191,10 @@ async fn what_can_not_move_is_refused_with_each_reason_and_nothing_is_written() 
     bed.cluster.put(&claim_key(&key), &bytes(&claim), Expected::Absent).expect("written");
     let before = bed.cluster.list("").expect("a list").len();
     assert_eq!(asked("nobody").await.expect_err("no such node").code, Code::UnknownNode);
-    assert_eq!(asked("a").await.expect("a report").outcome, crate::admin::MoveOutcome::There);
+    assert_eq!(asked("a").await.expect("a report").outcome, admin::MoveOutcome::There);
     let report = asked("b").await.expect("a report");
     assert_eq!(report.refused, ["its file names the node a"]);
-    assert_eq!(report.outcome, crate::admin::MoveOutcome::Refused);
+    assert_eq!(report.outcome, admin::MoveOutcome::Refused);
     bed.cluster.put(&drain_key("b"), b"{}", Expected::Absent).expect("written");
     assert_eq!(asked("b").await.expect("a report").refused, ["its file names the node a", "b is drained"]);
     assert_eq!(bed.cluster.list("").expect("a list").len(), before + 1, "only the drain was written");
@@ -212,7 +212,7 @@ async fn a_domain_that_is_being_moved_is_not_moved_by_somebody_else() {
     bed.cluster.put(&claim_key(&key), &bytes(&claim), Expected::Absent).expect("written");
     let moving = Moving { step: "taken".into(), ..Moving::asked("b", "a") };
     bed.cluster.put(&books::move_key(&key), &bytes(&moving), Expected::Absent).expect("written");
-    let request = crate::admin::DomainMoveRequest { to: "b".into(), dry_run: false };
+    let request = admin::DomainMoveRequest { to: "b".into(), dry_run: false };
     let problem = relocate(Arc::clone(&bed.domains), Arc::clone(&bed.following), key, request)
         .await
         .expect_err("it is under way");

@@ -4,8 +4,8 @@
 use super::dispatchers::{self, Turn};
 use super::keeper::Caveats;
 use super::{Book, EFFECT_PATIENCE, EFFECT_PAUSE, Entry, State, choice, refused, tell, unknown};
-use crate::admin::reserve::{AdaptRequest, Adapted, Change, MoveRequest};
-use crate::admin::{Code, Problem};
+use admin::reserve::{AdaptRequest, Adapted, Change, MoveRequest};
+use admin::{Code, Problem};
 use enforce::{Boost, Kind, Vtm};
 use reserve::adapt::{Step, Transaction};
 use reserve::model::{Manager, Wish};

@@ -1,7 +1,7 @@
 //! The calls of the reservation table that other rooms may make. Only the API sees all of it.
 
 use super::{Book, Ground, Looking, Offer};
-use crate::admin::Problem;
+use admin::Problem;
 use std::fmt;
 use tokio::sync::watch;
 use topology::{Domain, Topology};

@@ -2,8 +2,8 @@
 //! would fit, and a change of just that.
 
 use super::{Book, State, refused};
-use crate::admin::reserve::{AdaptRequest, Adapted, Change};
-use crate::admin::{Code, Problem};
+use admin::reserve::{AdaptRequest, Adapted, Change};
+use admin::{Code, Problem};
 use enforce::Kind;
 use reserve::model::{Manager, Wish};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! bound.
 
 use super::Book;
-use crate::admin::reserve::{Mark, Note, Trace};
+use admin::reserve::{Mark, Note, Trace};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};

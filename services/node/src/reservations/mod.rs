@@ -24,10 +24,10 @@ mod tell;
 mod watch;
 mod written;
 
-use crate::admin::reserve::NodeSettings;
-use crate::admin::{Code, Problem};
 use crate::base::RegistryDebug;
 use adapt::Adaptations;
+use admin::reserve::NodeSettings;
+use admin::{Code, Problem};
 use dispatchers::Dispatchers;
 use enforce::{Kind, Vtm};
 use history::History;
@@ -229,7 +229,7 @@ impl Looking {
 /// that has promised nothing; and the files that domains would see, as far as they are there. In a
 /// cluster, the node that promises it and has the files is known when it is brought up.
 #[must_use]
-pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str, layout: domain::Layout) -> Looking {
+pub fn looking(book: Option<&admin::reserve::Book>, dc: &str, layout: domain::Layout) -> Looking {
     if book.is_some_and(|book| book.in_cluster) {
         return Looking::nowhere().with_images(&layout);
     }

@@ -3,7 +3,7 @@
 //! that its socket was made in, whatever its program asks of the socket. Proxies, which carry what
 //! many say, have one each.
 
-use crate::admin::reserve::{LinkSettings, NodeSettings};
+use admin::reserve::{LinkSettings, NodeSettings};
 use domain::Cgroups;
 use interface::incoming::{self, Incoming};
 use interface::outgoing::{self, Outgoing};
@@ -508,7 +508,7 @@ fn said(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::reserve::LinkSettings;
+    use admin::reserve::LinkSettings;
     use std::process::Command;
 
     /// Once two lines said that the network was not kept, one of them "now", with the same reason.

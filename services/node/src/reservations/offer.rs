@@ -2,7 +2,7 @@
 //! come and go one by one.
 
 use super::{Book, Entry, State, settings};
-use crate::admin::reserve::{NodeSettings, PolicyWord};
+use admin::reserve::{NodeSettings, PolicyWord};
 use reserve::model::Manager;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ impl Has {
 
     /// Settings of that size: which processors and which device they are is that node's.
     fn settings(&self) -> NodeSettings {
-        let link = crate::admin::reserve::LinkSettings { device: String::new(), rate_bits: self.link_bits };
+        let link = admin::reserve::LinkSettings { device: String::new(), rate_bits: self.link_bits };
         NodeSettings {
             processors: (0..self.processors.min(reserve::MOST_PROCESSORS)).collect(),
             policy: self.policy,

@@ -1,9 +1,9 @@
 //! Reservations of processes that are no domains: a cgroup for each, as long as a process is in it.
 
 use super::{Book, Entry, RUN, State, VTMS, keeper, promise};
-use crate::admin::reserve::{Ran, RunRequest};
-use crate::admin::{Code, Problem};
 use crate::base::{BOOK, watched};
+use admin::reserve::{Ran, RunRequest};
+use admin::{Code, Problem};
 use reserve::model::Manager;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::path::Path;

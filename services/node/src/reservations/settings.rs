@@ -1,6 +1,6 @@
 //! This node's capacity for reservations: as it was set, and as it is found where it was not.
 
-use crate::admin::reserve::NodeSettings;
+use admin::reserve::NodeSettings;
 use reserve::network::Link;
 use reserve::node::{Capacity, Disk};
 use reserve::{Costs, Rule};
@@ -29,7 +29,7 @@ const PACKET_BYTES: u64 = 1_514;
 pub(crate) fn found() -> NodeSettings {
     NodeSettings {
         processors: online(),
-        policy: crate::admin::reserve::PolicyWord::default(),
+        policy: admin::reserve::PolicyWord::default(),
         switch_ns: SWITCH_NS,
         link: None,
         between_bits: None,

@@ -2,8 +2,8 @@
 //! cost of switches, how much of a processor slots can have, and the kernel's room for deadlines.
 
 use super::{Entry, State, choice};
-use crate::admin::reserve::{Book as BookRow, DeadlineRow, TableRow};
-use crate::admin::{Code, Problem};
+use admin::reserve::{Book as BookRow, DeadlineRow, TableRow};
+use admin::{Code, Problem};
 use enforce::{Kind, Vtm};
 use reserve::node::Node;
 use reserve::{DeadlineRoom, Means, Response, Rule, Task, Unkept};
@@ -223,7 +223,7 @@ mod tests {
     use super::super::written::Unwritten;
     use super::super::{empty_model, settings};
     use super::*;
-    use crate::admin::reserve::NodeSettings;
+    use admin::reserve::NodeSettings;
     use topology::ProcessorShare;
 
     /// A node with one processor that has promised nothing, and no dispatcher.

@@ -2,7 +2,7 @@
 
 use super::tables::Tabled;
 use super::{Book, Entry, State, choice};
-use crate::admin::reserve as admin;
+use admin::reserve as admin;
 use enforce::{Kind, VtmReport};
 use reserve::adapt::Step;
 use reserve::model::Model;
@@ -86,7 +86,7 @@ impl Book {
     ///
     /// # Errors
     /// Where nothing is promised to anybody of that name.
-    pub(crate) fn row(&self, which: &str) -> Result<admin::VtmRow, crate::admin::Problem> {
+    pub(crate) fn row(&self, which: &str) -> Result<admin::VtmRow, ::admin::Problem> {
         let name = self.lock().find(which)?;
         let found = self.rows().vtms.into_iter().find(|row| row.name == name);
         found.ok_or_else(|| super::unknown(which))

@@ -146,7 +146,7 @@ mod tests {
     use super::super::Promises;
     use super::super::tests::{book, reserve};
     use super::*;
-    use crate::admin::reserve::{AdaptRequest, Change};
+    use admin::reserve::{AdaptRequest, Change};
     use registry::{Change as Changed, Entry as Value, Expected, Memory, Registry, RegistryError, Watch};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
 //! The records of volumes, and the places of their files.
 
 use super::VOLUMES;
-use crate::admin::{Code, Problem};
 use crate::base::RegistryDebug;
-use crate::base::place::Place;
+use admin::place::Place;
+use admin::{Code, Problem};
 use registry::{Expected, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

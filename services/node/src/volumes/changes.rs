@@ -2,8 +2,8 @@
 
 use super::book::{Id, Record};
 use super::keep::{Keeper, Slot, grown, in_use};
-use crate::admin::volume::{Change, ChangeVolume, CreateVolume, VolumeRow};
-use crate::admin::{Code, Problem};
+use admin::volume::{Change, ChangeVolume, CreateVolume, VolumeRow};
+use admin::{Code, Problem};
 use storage::{Engine, StorageError};
 use topology::Name;
 

@@ -3,8 +3,8 @@
 
 use super::VOLUMES;
 use super::book::{Book, Id, Record, engine_format};
-use crate::admin::{Code, Problem};
 use crate::base::{DISKS, watched};
+use admin::{Code, Problem};
 use domain::Limits;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -6,8 +6,8 @@ use crate::cli::PlaceArgs;
 use crate::commands::look::{clean, encoded};
 use crate::commands::{client, wait};
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
-use node::admin::EndpointRow;
-use node::client::ClientError;
+use admin::EndpointRow;
+use admin::client::ClientError;
 use serde_json::Value;
 use std::io::stdout;
 

@@ -6,7 +6,7 @@ use crate::cli::PlaceArgs;
 use crate::commands::look::{clean, encoded};
 use crate::commands::{client, wait};
 use crate::output::{Failure, print, print_json};
-use node::admin::{Migrating, Migration};
+use admin::{Migrating, Migration};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -7,9 +7,9 @@ use crate::commands::endpoint::from_node::{Input, Where, become_command, cant_ru
 use crate::commands::look::encoded;
 use crate::commands::{client, wait};
 use crate::output::{FAILED, Failure, bytes, print, print_json, print_table};
+use admin::ServiceRow;
+use admin::client::Client;
 use clap::{Args, Subcommand};
-use node::admin::ServiceRow;
-use node::client::Client;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use std::io::stdout;

@@ -3,11 +3,11 @@
 use super::super::{client, place, up, wait};
 use crate::cli::PlaceArgs;
 use crate::output::{Failure, bytes, harmless, print, print_json, print_table, seconds};
+use admin::client::ClientError;
+use admin::place::Place;
 use clap::Args;
 use image_store::{Access, Collected, Credentials, Error, Image, Progress, Store, familiar};
 use indicatif::{ProgressBar, ProgressStyle};
-use node::client::ClientError;
-use node::place::Place;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal as _;

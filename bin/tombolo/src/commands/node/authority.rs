@@ -4,8 +4,8 @@ use super::{said, unix_s};
 use crate::cli::PlaceArgs;
 use crate::commands::{client, wait};
 use crate::output::{Failure, Paint, harmless, print, print_json, seconds};
-use ::node::admin::{AuthorityView, ReplaceRequest, ReplacementView, Said, WaitsFor};
-use ::node::client::Client;
+use ::admin::client::Client;
+use ::admin::{AuthorityView, ReplaceRequest, ReplacementView, Said, WaitsFor};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 use super::super::{client, wait};
 use crate::cli::PlaceArgs;
 use crate::output::{Failure, harmless, print};
-use node::admin::reserve::{Mark, Note, Trace};
+use admin::reserve::{Mark, Note, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;

@@ -3,9 +3,9 @@
 use super::super::{client, live, wait};
 use crate::cli::PlaceArgs;
 use crate::output::{Failure, print_table};
-use node::admin::adaptation::AdaptationRow;
-use node::admin::reserve::{Book, VtmRow};
-use node::client::Client;
+use admin::adaptation::AdaptationRow;
+use admin::client::Client;
+use admin::reserve::{Book, VtmRow};
 use serde::Serialize;
 use std::time::Instant;
 use topology::nanos_text;

@@ -5,9 +5,9 @@
 //! taken is kept here, and no more is let come.
 
 use super::pipes::Pipes;
-use crate::admin::{Code, ExecRequest, Problem};
 use crate::base::watched;
 use crate::membership::Stream;
+use admin::{Code, ExecRequest, Problem};
 use domain::{ExecOptions, Layout};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};

@@ -1,6 +1,6 @@
 //! The log of a domain of this node, for a reader on another.
 
-use crate::admin::{Code, Problem};
+use admin::{Code, Problem};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

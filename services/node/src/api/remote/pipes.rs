@@ -4,7 +4,7 @@
 //! kernel, where not even `kill -9` helps ([`sys::aside`]). A daemon with such a thread would end,
 //! and let go of its locks, only when that command does, and nobody could take its place.
 
-use crate::base::place::RUN_DIR_VARIABLE;
+use admin::place::RUN_DIR_VARIABLE;
 use domain::Layout;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};

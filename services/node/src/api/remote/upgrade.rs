@@ -1,7 +1,7 @@
 //! From a request of HTTP/1.1 to bytes in both directions, as its `Upgrade` has it.
 
-use crate::admin::{Code, MAX_BODY_BYTES, Problem};
 use crate::membership::Stream;
+use admin::{Code, MAX_BODY_BYTES, Problem};
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::{StatusCode, header};

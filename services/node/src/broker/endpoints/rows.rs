@@ -1,9 +1,9 @@
 //! The broker's rows of endpoints, for the state tree and for listings.
 
 use super::{Awaited, Bound, Inner, Slot, Table};
-use crate::admin::EndpointRow;
 use crate::broker::state::unix_seconds;
 use crate::broker::{Broker, MemberId};
+use admin::EndpointRow;
 use ipc::grants::{Access, cost_bytes};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;

@@ -135,7 +135,7 @@ async fn one_node_has_its_number_of_connections_and_others_have_theirs() {
 #[tokio::test]
 async fn a_machine_tells_its_token_to_nobody_who_has_not_the_authority() {
     use super::super::call::ask_as_joiner;
-    use crate::admin::Problem;
+    use admin::Problem;
     use std::sync::atomic::{AtomicBool, Ordering};
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new("lab", SystemTime::now()).unwrap();

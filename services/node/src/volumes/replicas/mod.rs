@@ -10,10 +10,10 @@ mod process;
 
 use super::book::{Book, Id, Record};
 use super::serving::Ground;
-use crate::admin::volume::ReplicaRow;
-use crate::admin::{Code, Problem};
 use crate::base::{DISKS, REGISTRY};
 use crate::membership::Cluster;
+use admin::volume::ReplicaRow;
+use admin::{Code, Problem};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -536,7 +536,7 @@ impl Replicas {
     }
 
     /// Fills in what `volume show` prints of replicas.
-    pub async fn show(&self, id: &Id, row: &mut crate::admin::volume::VolumeRow) {
+    pub async fn show(&self, id: &Id, row: &mut admin::volume::VolumeRow) {
         match self.ask(id, claim::read).await {
             Ok(Some((like, _))) => {
                 (row.view, row.primary) = (like.view, like.primary.clone());

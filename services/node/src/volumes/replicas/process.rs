@@ -3,11 +3,11 @@
 use super::claim::{self, Claimed};
 use super::{About, FIND_PATH, Listens, Replicas, Running};
 use crate::base::doorstep;
-use crate::base::place::LOG_VARIABLE;
 use crate::base::{DISKS, REGISTRY, watched};
 use crate::membership::Cluster;
 use crate::volumes::book::Id;
 use crate::volumes::serving::{Ground, Serving};
+use admin::place::LOG_VARIABLE;
 use domain::Limits;
 use rustix::fs::{Mode, OFlags};
 use session::packet::{self, PacketError};
@@ -192,7 +192,7 @@ fn begin(all: &Replicas, running: &Running) -> Result<Begun, String> {
         .args([wire::replica::ROLE, &name])
         .env_clear()
         .envs(std::env::var_os(LOG_VARIABLE).map(|value| (LOG_VARIABLE, value)))
-        .env(crate::base::place::RUN_DIR_VARIABLE, ground.book.run_dir())
+        .env(admin::place::RUN_DIR_VARIABLE, ground.book.run_dir())
         .stdin(Stdio::from(listener))
         .stdout(Stdio::null())
         .current_dir("/")

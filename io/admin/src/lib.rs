@@ -1,7 +1,12 @@
-//! The admin protocol, in the types that both sides share. Described in `docs/spec/admin.md`.
+//! The admin protocol of a node's daemon: the types that both sides share, the [`client`], and the
+//! [`place`] where a node keeps its things. Described in `docs/spec/admin.md`.
 
 pub mod adaptation;
+#[cfg(feature = "server")]
+mod answer;
+pub mod client;
 mod etcd;
+pub mod place;
 mod relocation;
 pub mod reserve;
 pub mod volume;

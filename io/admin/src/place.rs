@@ -13,7 +13,7 @@ pub const RUN_DIR_VARIABLE: &str = "TOMBOLO_RUN_DIR";
 /// Names the state directory.
 pub const STATE_DIR_VARIABLE: &str = "TOMBOLO_STATE_DIR";
 /// Says what is logged.
-pub(crate) const LOG_VARIABLE: &str = "TOMBOLO_LOG";
+pub const LOG_VARIABLE: &str = "TOMBOLO_LOG";
 
 /// The two directories that make a node what it is: a daemon with others is another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Place {
 }
 
 /// File name of the admin API's socket in the run directory.
-pub(crate) const ADMIN_SOCKET: &str = "daemon.sock";
+pub const ADMIN_SOCKET: &str = "daemon.sock";
 
 /// The 64-bit FNV-1a hash. Any hash would do that is the same in every version and process.
 fn fnv1a(bytes: &[u8]) -> u64 {

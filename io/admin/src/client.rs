@@ -1,7 +1,7 @@
 //! The admin socket's client: one request a connection, with or without a streamed answer.
 
-use crate::admin::{Code, Problem, Progress, VERSION};
-use crate::base::place::{ADMIN_SOCKET, Place};
+use crate::place::{ADMIN_SOCKET, Place};
+use crate::{Code, Problem, Progress, VERSION};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode, header};
