@@ -21,6 +21,8 @@ const DRAIN: &str = "drain/";
 const HANDOVER: &str = "handover/";
 const MOVE: &str = "move/";
 const PROMISES: &str = "promises/";
+/// The prefixes of all that [`Books::read`] reads.
+const READ: [&str; 8] = [DESIRED, DRAIN, PROMISES, RECORDS, SEEN, MOVE, PLACED, CLAIM];
 
 /// A distributed container and one of its domains.
 pub(crate) type Key = (String, String);
@@ -134,7 +136,7 @@ impl Books {
     pub(crate) fn read(registry: &dyn RegistryDebug, before: &Self) -> Result<Self, BooksError> {
         // What is desired first, claims last: whoever sees a claim has seen what it is for.
         let mut books = Self::default();
-        for (key, entry) in registry.list(DESIRED)? {
+        for (key, entry) in list(registry, DESIRED)? {
             let Some(dc) = key.strip_prefix(DESIRED) else { continue };
             let known = before.desired.get(dc).filter(|known| known.revision == entry.revision);
             let desired = match known {
@@ -143,8 +145,7 @@ impl Books {
             };
             books.desired.insert(dc.to_owned(), desired);
         }
-        books.drained = registry
-            .list(DRAIN)?
+        books.drained = list(registry, DRAIN)?
             .into_iter()
             .filter_map(|(key, _)| Some(key.strip_prefix(DRAIN)?.to_owned()))
             .collect();
@@ -183,11 +184,22 @@ impl Books {
     }
 }
 
+/// Lists one of the books.
+fn list(registry: &dyn RegistryDebug, book: &str) -> Result<Vec<(String, Entry)>, RegistryError> {
+    debug_assert!(READ.contains(&book), "changes of {book} wake no pass");
+    registry.list(book)
+}
+
+/// Whether a change of this key is one of the books.
+pub(crate) fn is_read(key: &str) -> bool {
+    READ.iter().any(|prefix| key.starts_with(prefix))
+}
+
 /// Returns the offers of nodes. One that is not understood is of another release, and counts as
 /// none.
 fn offers(registry: &dyn RegistryDebug) -> Result<BTreeMap<String, At<Offer>>, BooksError> {
     let mut found = BTreeMap::new();
-    for (key, entry) in registry.list(PROMISES)? {
+    for (key, entry) in list(registry, PROMISES)? {
         let Some(node) = key.strip_prefix(PROMISES) else { continue };
         match parsed(&key, &entry) {
             Ok(value) => {
@@ -209,7 +221,7 @@ fn pairs<T: DeserializeOwned>(
     prefix: &str,
 ) -> Result<BTreeMap<Key, At<T>>, BooksError> {
     let mut found = BTreeMap::new();
-    for (key, entry) in registry.list(prefix)? {
+    for (key, entry) in list(registry, prefix)? {
         let Some((dc, domain)) = key.strip_prefix(prefix).and_then(|rest| rest.split_once('/')) else {
             continue;
         };

@@ -306,15 +306,16 @@ fn watch_registry(following: &Arc<Following>) {
         while let Some(following) = weak.upgrade() {
             let current = match watch.take() {
                 Some(watch) => Ok(watch),
-                // Everything below: the books have several prefixes, and whatever else changes is
-                // rare.
+                // Everything below: the books have several prefixes, which one watch tells in their
+                // order.
                 None => following.peers.registry().watch("").inspect(|_| following.poke()),
             };
             drop(following);
             match current.map(|watch| watch.next(WATCH_PATIENCE).map(|change| (watch, change))) {
                 Ok(Ok((current, change))) => {
                     watch = Some(current);
-                    if change.is_some()
+                    // A busy coordination service or an event of a node's own wakes no pass.
+                    if change.is_some_and(|change| books::is_read(&change.key))
                         && let Some(following) = weak.upgrade()
                     {
                         following.poke();

@@ -143,6 +143,17 @@ async fn a_node_that_does_not_hold_its_claims_decides_nothing() {
     assert_eq!(bed.cluster.list("").expect("a list").len(), 1, "nothing was written");
 }
 
+#[test]
+fn a_change_of_the_books_wakes_a_pass_and_one_of_a_service_does_not() {
+    let key = ("shop".to_owned(), "robot".to_owned());
+    for key in [desired_key("shop"), claim_key(&key), drain_key("b"), "replicas/shop/data".into()] {
+        assert!(books::is_read(&key), "{key}");
+    }
+    for key in ["coordination/shop/locks/a", "clock/b", "alive/b", "primary/shop/data", "desire", ""] {
+        assert!(!books::is_read(key), "{key}");
+    }
+}
+
 #[tokio::test]
 async fn what_another_node_has_is_not_taken_over() {
     let bed = bed();
