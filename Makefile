@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build build-benches install install-library deb demo demo-cluster demo-failover demo-sockets deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
+.PHONY: help deps build build-benches install install-library deb demo demo-cluster demo-failover demo-sockets demo-video deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -54,6 +54,9 @@ demo-failover: build ## a node of three is lost while look-ups, calls and locks 
 demo-sockets: build ## nginx, an application, redis and PostgreSQL in containers that have only lo
 	@TOMBOLO=$(RELEASE)/tombolo examples/shop/demo.sh
 	@TOMBOLO=$(RELEASE)/tombolo examples/shop/move.sh
+
+demo-video: build ## streams of video beside a flood, with and without promises: ten minutes, and a report in HTML
+	@TOMBOLO=$(RELEASE)/tombolo examples/video/demo.sh
 
 check: deps ## formatting, lints, tidy, unit tests: before each commit
 	@$(CARGO) xtask test check

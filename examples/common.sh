@@ -68,5 +68,6 @@ end_daemon() {
     pid=$(daemon_of "$1")
     [ -n "$pid" ] || return 0
     kill "$pid" 2>/dev/null || true
-    tail --pid="$pid" -f /dev/null
+    # Its output is another one: tail ends early where nobody reads it any more.
+    tail --pid="$pid" -f /dev/null >/dev/null
 }
