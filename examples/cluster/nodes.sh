@@ -61,9 +61,9 @@ address() {
     case $1 in alpha) echo 10.78.0.1 ;; beta) echo 10.78.0.2 ;; *) echo 10.78.0.3 ;; esac
 }
 
-# Waits for a condition, for 20 s at the most.
+# Waits for a condition, for 20 s at the most, or as long as the demo says (`patience`, in seconds).
 await() {
-    local what=$1 tries=200
+    local what=$1 tries=$((${patience:-20} * 10))
     shift
     until "$@" >/dev/null 2>&1; do
         [ $((tries -= 1)) -gt 0 ] || fail "gave up waiting until $what; $(tail -n 5 "$folder"/*/daemon.log 2>/dev/null)"
@@ -82,7 +82,8 @@ switch_on() {
     local members
     members="alpha=http://$(address alpha):2380,beta=http://$(address beta):2380,gamma=http://$(address gamma):2380"
     local me="http://$(address "$node")"
-    on "$node" "$etcd" --name "$node" --data-dir "$folder/$node/etcd" --initial-cluster "$members" \
+    # A node that is killed leaves what it has written to the kernel, so nothing has to wait for this machine's disk.
+    on "$node" "$etcd" --name "$node" --unsafe-no-fsync --data-dir "$folder/$node/etcd" --initial-cluster "$members" \
         --listen-client-urls "$me:2379" --advertise-client-urls "$me:2379" \
         --listen-peer-urls "$me:2380" --initial-advertise-peer-urls "$me:2380" >"$folder/$node/etcd.log" 2>&1 &
     mkdir -p "$folder/$node/state"
@@ -122,7 +123,9 @@ switch_all_on() {
 make_cluster() {
     local endpoints node token label
     endpoints="http://$(address alpha):2379,http://$(address beta):2379,http://$(address gamma):2379"
-    show_on alpha node init --name alpha --address "$(address alpha)" --etcd "$endpoints" --insecure-etcd
+    label=()
+    [ -z "${labels[alpha]:-}" ] || label=(--label "${labels[alpha]}")
+    show_on alpha node init --name alpha --address "$(address alpha)" --etcd "$endpoints" --insecure-etcd "${label[@]}"
     for node in beta gamma; do
         token=$(tombolo alpha node token --json | sed -n 's/.*"token": *"\([^"]*\)".*/\1/p')
         label=()
@@ -134,5 +137,5 @@ make_cluster() {
 
 # The node on which a domain runs, as a node tells it.
 where_is() {
-    tombolo "$1" ps | awk -v domain="$2" '$2 == domain && $5 ~ /^running/ { print $3 }'
+    tombolo "$1" ps | awk -v domain="$2" '$2 == domain && /  running/ { print $3 }'
 }

@@ -238,3 +238,34 @@ fn the_demo_of_video_leaves_nothing_when_it_is_broken_off() {
     assert_eq!(left, Vec::<std::path::PathBuf>::new());
     assert_eq!(std::fs::read_dir(folder.path()).expect("its folder").count(), 0);
 }
+
+/// `make demo-volumes`, short: a database whose machine is emulated on two nodes, one after the
+/// other.
+#[test]
+fn the_demo_of_volumes_loses_a_node_and_no_acknowledged_transaction() {
+    let lacks = missing().or_else(|| {
+        let unpacked = |name: &&str| target().join("debian").join(name).join(".complete").exists();
+        let lacking = ["kernel", "postgresql"].into_iter().find(|name| !unpacked(name));
+        let lacking = lacking.or_else(|| etcd_program().is_none().then_some("etcd"));
+        let programs = ["qemu-system-x86_64", "qemu-storage-daemon", "mke2fs", "busybox"];
+        let lacking =
+            lacking.or_else(|| programs.into_iter().find(|name| image::find_program(name).is_err()));
+        lacking.map(|name| format!("needs {name}; run `make deps`"))
+    });
+    if is_skipped(lacks) {
+        return;
+    }
+    // It ends with an error where a transaction is lost.
+    let (pid, said) = run(demo("volumes").env("TRANSACTIONS", "50"));
+    assert_no_namespaces(pid);
+    assert_shown(
+        &said,
+        &["The machine runs on", "is behind", "acknowledged to the clients", "longest pause", "lost        "],
+    );
+    let counted = |what: &str| -> u64 {
+        let line = said.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
+        line.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default()
+    };
+    assert!(counted("acknowledged to the clients") >= 100, "{said}");
+    assert!(counted("in the database") >= counted("acknowledged to the clients"), "{said}");
+}
