@@ -21,6 +21,7 @@ mod memory;
 mod messages;
 mod party;
 mod streams;
+pub mod views;
 mod waiting;
 
 use std::time::{Duration, Instant};

@@ -248,6 +248,8 @@ class MemoryFolder(Folder):
                 _fail(errno.EEXIST)
             if target[1] == serial:
                 return
+            # What is in a folder does not replace it.
+            self._check_is_not_above(target[1], folder, errno.ENOTEMPTY)
             old, new = self._known(serial), self._known(target[1])
             if old.entries is None and new.entries is not None:
                 _fail(errno.EISDIR)
@@ -342,10 +344,10 @@ class MemoryFolder(Folder):
             self._charge(-NODE_OVERHEAD_BYTES - len(kept.data))
             self._free.append(kept.node.serial)
 
-    def _check_is_not_above(self, serial: int, folder: int) -> None:
+    def _check_is_not_above(self, serial: int, folder: int, code: int = errno.EINVAL) -> None:
         while True:
             if folder == serial:
-                _fail(errno.EINVAL)
+                _fail(code)
             if folder == ROOT:
                 return
             folder = self._known(folder).parent

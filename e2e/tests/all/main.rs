@@ -65,6 +65,7 @@ mod reservations;
 mod roots;
 mod service_examples;
 mod service_moves;
+mod service_views;
 mod siege;
 mod slow;
 mod socket_limits;

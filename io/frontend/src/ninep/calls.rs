@@ -503,6 +503,10 @@ impl Calls<'_> {
         if source.folder && leads_through(&to.place, source.path) {
             return Err(Errno::INVAL);
         }
+        // As the kernel says of a folder that its own contents would replace, whatever they are.
+        if target.is_some_and(|(target, _)| target.folder && leads_through(&from.place, target.path)) {
+            return Err(Errno::NOTEMPTY);
+        }
         if target.is_some_and(|(target, _)| target.path == source.path) {
             return Ok(Reply::Renameat);
         }
