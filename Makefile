@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build build-benches install install-library deb demo demo-cluster demo-failover demo-sockets deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
+.PHONY: help deps build build-benches install install-library deb demo demo-cluster demo-failover demo-sensors demo-sockets deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -50,6 +50,9 @@ demo-cluster: build ## three nodes on this machine: joining, placement, a node t
 
 demo-failover: build ## a node of three is lost while look-ups, calls and locks go on
 	@TOMBOLO=$(RELEASE)/tombolo examples/failover/demo.sh
+
+demo-sensors: build ## four sensors at 1 kHz, a control loop with a deadline, a recorder; ends with a drawing
+	@TOMBOLO=$(RELEASE)/tombolo examples/sensors/demo.sh
 
 demo-sockets: build ## nginx, an application, redis and PostgreSQL in containers that have only lo
 	@TOMBOLO=$(RELEASE)/tombolo examples/shop/demo.sh
