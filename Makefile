@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build build-benches install install-library deb demo demo-cluster demo-failover demo-volumes demo-sockets demo-video deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
+.PHONY: help deps build build-benches install install-library deb demo demo-cluster demo-failover demo-sensors demo-volumes demo-sockets demo-video deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -53,6 +53,9 @@ demo-failover: build ## a node of three is lost while look-ups, calls and locks 
 
 demo-volumes: build ## PostgreSQL on a replicated volume: its node is lost, and no acknowledged transaction
 	@TOMBOLO=$(RELEASE)/tombolo examples/volumes/demo.sh
+
+demo-sensors: build ## four sensors at 1 kHz, a control loop with a deadline, a recorder; ends with a drawing
+	@TOMBOLO=$(RELEASE)/tombolo examples/sensors/demo.sh
 
 demo-sockets: build ## nginx, an application, redis and PostgreSQL in containers that have only lo
 	@TOMBOLO=$(RELEASE)/tombolo examples/shop/demo.sh

@@ -63,6 +63,48 @@ pub mod ioctl {
     pub const FILTER: u32 = 0x4200_d762;
 }
 
+/// WebAssembly modules that filter and transform events: their exports and their bounds, as
+/// `docs/spec/event-modules.md` has them.
+pub mod module {
+    /// Names of what a module exports.
+    pub mod export {
+        /// Its memory.
+        pub const MEMORY: &str = "memory";
+        /// `(length: i32) -> i32`: the address of room for so many bytes of an event.
+        pub const BUFFER: &str = "buffer";
+        /// `(address: i32, length: i32) -> i32`: 0, or the event passes.
+        pub const FILTER: &str = "filter";
+        /// `(address: i32, length: i32) -> i64`: address and length of what goes on.
+        pub const TRANSFORM: &str = "transform";
+    }
+    /// The first bytes of a module.
+    pub const MAGIC: [u8; 4] = *b"\0asm";
+    /// The name of an installed module begins with this; the hash of its bytes follows.
+    pub const NAME_PREFIX: &str = "module sha256:";
+    /// Longest module, in bytes: it comes in one write.
+    pub const BYTES_MAX: usize = super::EVENT_BYTES_MAX;
+    /// Bytes of one module's memory: the stack of 1 MiB that compilers give it, and as much again.
+    pub const MEMORY_BYTES_MAX: usize = 2 << 20;
+    /// Entries of its table of functions.
+    pub const TABLE_ENTRIES_MAX: usize = 4096;
+    /// Calls within each other.
+    pub const CALLS_MAX: usize = 256;
+    /// Bytes of the engine's own stack for its locals.
+    pub const STACK_BYTES_MAX: usize = 256 << 10;
+    /// Fuel for an event: one unit is about one instruction.
+    pub const FUEL_PER_EVENT: u64 = 20_000;
+    /// Fuel beside, for each byte of the event.
+    pub const FUEL_PER_BYTE: u64 = 16;
+    /// Fuel of the start function, and of `buffer`.
+    pub const FUEL_START: u64 = 1_000_000;
+    /// Different modules that one domain has installed.
+    pub const PER_DOMAIN_MAX: usize = 4;
+    /// Different modules of one channel: each may cost a publication its fuel.
+    pub const PER_CHANNEL_MAX: usize = 8;
+    /// Modules of one service: what they use of its memory is bounded.
+    pub const PER_SERVICE_MAX: usize = 64;
+}
+
 /// The region of a channel: offsets of words, in bytes. Sequences and places run freely.
 pub mod region {
     /// "TOMBEVNT".

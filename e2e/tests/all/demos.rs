@@ -269,3 +269,21 @@ fn the_demo_of_volumes_loses_a_node_and_no_acknowledged_transaction() {
     assert!(counted("acknowledged to the clients") >= 100, "{said}");
     assert!(counted("in the database") >= counted("acknowledged to the clients"), "{said}");
 }
+
+/// `make demo-sensors`, for two seconds.
+#[test]
+fn the_demo_of_sensors_deals_with_each_reading_and_draws_their_ages() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let drawing = folder.path().join("latencies.svg");
+    let mut command = demo("sensors");
+    command.env("SECONDS_OF_SENSORS", "2").env("SENSORS_SVG", &drawing);
+    // It ends with an error where the recorder got what is no alarm, or a sensor was not heard of.
+    let (_, said) = run(&mut command);
+    assert_shown(&said, &["Waiting until both have subscribed", "alarms, of which the first is", "lost 0"]);
+    let drawn = std::fs::read_to_string(&drawing).expect("the drawing");
+    assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{drawn}");
+    assert_eq!(drawn.matches("<polyline").count(), 2, "half of them, and 99 of 100");
+}

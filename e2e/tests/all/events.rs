@@ -35,7 +35,7 @@ fn topology(settings: &str) -> String {
 const SETTINGS: &str = "channels_per_domain = 8, channels = { alarms = {}, control = { buffer = \"64KiB\", event = \"4KiB\", wait = \"5s\" }, \
                         fast = { buffer = \"8KiB\", event = \"256B\" } }";
 
-fn start() -> Option<Node> {
+pub(crate) fn start() -> Option<Node> {
     let node = Node::start()?;
     node.up_ok(&topology(SETTINGS));
     wait::until("the service is up", || node.shell("panel", "cat /srv/events/alarms/stats").code == 0);
@@ -60,7 +60,7 @@ pub(crate) fn await_subscribers(node: &Node, name: &str, count: u64) {
 }
 
 /// Reads so many lines of `alarms`, each when it comes.
-fn lines_of(count: usize) -> String {
+pub(crate) fn lines_of(count: usize) -> String {
     format!("exec < /srv/events/alarms/sub; for n in $(seq {count}); do read -r line; echo \"$line\"; done")
 }
 

@@ -4,7 +4,7 @@
 use crate::capsule::{Framing, PublisherCapsule, SubscriberCapsule};
 use crate::service::{Events, Open, WAITING_BYTES_MAX, Waiting, wall_ns};
 use crate::session_table::{Session, SessionKey};
-use publication::{Delivery, Overflow, Published, Publisher};
+use publication::{Delivery, Overflow, Published, Publisher, Replacement};
 use rustix::io::Errno;
 use session::{Context, ReplyTo};
 use std::io::Write;
@@ -95,17 +95,24 @@ impl Events {
     /// Brings what is new in a channel to all who can take it.
     pub(crate) fn deliver(&mut self, ctx: &mut dyn Context, serial: u32) {
         let Some(mut open) = self.channels.remove(&serial) else { return };
+        open.channel.begin_round();
         for place in 0..open.subscribers.len() {
-            self.pump(ctx, serial, &mut open, place);
+            // Those with old events left have their own turns, and hold up no publication.
+            if self.later.is_empty() || !self.later.contains(&(serial, place)) {
+                self.pump(ctx, serial, &mut open, place);
+            }
         }
         self.channels.insert(serial, open);
+        self.end_failed(ctx, serial);
     }
 
     /// The same for one subscriber.
     pub(crate) fn deliver_to(&mut self, ctx: &mut dyn Context, serial: u32, place: usize) {
         let Some(mut open) = self.channels.remove(&serial) else { return };
+        open.channel.begin_round();
         self.pump(ctx, serial, &mut open, place);
         self.channels.insert(serial, open);
+        self.end_failed(ctx, serial);
     }
 
     fn pump(&mut self, ctx: &mut dyn Context, serial: u32, open: &mut Open, place: usize) {
@@ -116,14 +123,30 @@ impl Events {
             return;
         }
         let mut state = state;
+        let (replaces, mut later) = (open.channel.replaces(id), false);
         while let Some(delivery) = open.channel.next(id) {
             self.look_at(serial, open, &delivery);
+            if replaces {
+                self.replaced.clone_from(&self.event);
+                match open.channel.replace(id, &delivery, &mut self.replaced) {
+                    Replacement::There => {}
+                    Replacement::Dropped => {
+                        open.channel.pass_by(id, &delivery);
+                        continue;
+                    }
+                    Replacement::Later => {
+                        later = true;
+                        break;
+                    }
+                }
+            }
             self.write_capsule(open, place, &delivery);
+            let event = if replaces { &self.replaced } else { &self.event };
             let framed = state.framing != Framing::Raw;
             if framed {
-                frame(&mut self.record, state.framing, &delivery, &self.event);
+                frame(&mut self.record, state.framing, &delivery, event);
             }
-            let record = if framed { &self.record } else { &self.event };
+            let record = if framed { &self.record } else { event };
             let cost = (record.len() + RECORD_OVERHEAD_BYTES) as u64;
             if !ctx.record(key.0, key.1, record, &self.capsule) {
                 state.blocked = true;
@@ -134,6 +157,10 @@ impl Events {
                 state.wanted = false;
                 break;
             }
+        }
+        later |= !state.blocked && (!latest || state.wanted) && open.channel.has_unjudged(id);
+        if later && !self.later.contains(&(serial, place)) {
+            self.later.push_back((serial, place));
         }
         if let Some(kept) = open.subscribers.get_mut(place) {
             *kept = Some(state);

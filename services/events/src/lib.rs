@@ -4,11 +4,15 @@
 //!
 //! Inside: `region` keeps the memory of channels, `capsule` reads what sessions leave to a
 //! successor, `tree` shows channels as folders, `sessions` opens their files and takes what is said
-//! to them, `deliver` takes an event from its publisher to its subscribers, `text` is for people,
-//! and `service` has it all and is called by the loop.
+//! to them, `deliver` takes an event from its publisher to its subscribers, `installs` has modules
+//! checked by the thread of `installer`, `library` keeps them, `text` is for people, and `service`
+//! has it all and is called by the loop.
 
 mod capsule;
 mod deliver;
+mod installer;
+mod installs;
+mod library;
 mod region;
 mod service;
 mod session_table;
@@ -33,9 +37,12 @@ pub fn service(
     let settings =
         serde_json::from_value(settings.clone()).map_err(|error| format!("its settings: {error}"))?;
     let place = kept.as_ref().map_or_else(String::new, |folder| format!(" in {}", folder.display()));
+    let library_folder = kept.clone();
     let memories =
         region::Memories::new(kept).map_err(|error| format!("can't keep channels{place}: {error}"))?;
-    let events = service::Events::new(settings, memories)
+    let library = library::Library::new(library_folder)
+        .map_err(|error| format!("can't take up modules{place}: {error}"))?;
+    let events = service::Events::new(settings, memories, library)
         .map_err(|error| format!("can't take up channels{place}: {error}"))?;
     Ok(Box::new(events))
 }

@@ -1,8 +1,10 @@
 //! The service itself: its channels, who takes part, and what the loop calls.
 
+use crate::installer::{Installer, TOKEN};
+use crate::library::Library;
 use crate::region::{CHANNELS_MAX, ChannelMemory, Memories};
 use crate::session_table::{Link, Session, SessionKey, SubscriberState};
-use publication::{Channel, Publisher, Shape};
+use publication::{Channel, NamedModule, Publisher, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use session::{Context, LinkId, Readiness, ReplyTo, Service};
@@ -83,6 +85,14 @@ pub struct Events {
     /// Scratch room, so that a delivery allocates nothing.
     pub(crate) record: Vec<u8>,
     pub(crate) capsule: Vec<u8>,
+    /// The bytes that go on in an event's place.
+    pub(crate) replaced: Vec<u8>,
+    pub(crate) installer: Installer,
+    pub(crate) library: Library,
+    /// The module of the subscription that is just opened again.
+    pub(crate) arrived: Option<NamedModule>,
+    /// Subscriptions, by channel and place, whose modules are to be asked about more old events.
+    pub(crate) later: VecDeque<(u32, usize)>,
 }
 
 /// A number that stands for a name: FNV-1a. Where two names had the same one, their owners would
@@ -114,7 +124,7 @@ impl Events {
     ///
     /// # Errors
     /// A file system's error.
-    pub fn new(settings: Settings, memories: Memories) -> std::io::Result<Self> {
+    pub(crate) fn new(settings: Settings, memories: Memories, library: Library) -> std::io::Result<Self> {
         let mut events = Self {
             settings,
             memories,
@@ -132,6 +142,11 @@ impl Events {
             event_at: None,
             record: Vec::new(),
             capsule: Vec::new(),
+            replaced: Vec::new(),
+            installer: Installer::new()?,
+            library,
+            arrived: None,
+            later: VecDeque::new(),
         };
         events.take_up()?;
         events.follow_file();
@@ -324,6 +339,7 @@ impl Service for Events {
 
     fn start(&mut self, ctx: &mut dyn Context) {
         self.origin = self.origin.min(ctx.now());
+        self.watch_installer(ctx);
     }
 
     fn attach(&mut self, _: &mut dyn Context, link: LinkId, consumer: &Consumer) {
@@ -339,16 +355,13 @@ impl Service for Events {
             self.end_session(ctx, key, false);
         }
         self.drop_waiting(ctx, |waiting| waiting.to.link == link);
+        self.forget_orders(link, None);
         self.links.remove(&link);
     }
 
     fn open(&mut self, ctx: &mut dyn Context, to: ReplyTo, info: &OpenInfo) {
-        match self.open_session(ctx, to, info) {
-            Ok(terms) => {
-                ctx.answer(to, Ok(&terms.encode()), &[]);
-                self.opened(ctx, (to.link, to.session));
-            }
-            Err(errno) => ctx.answer(to, Err(errno), &[]),
+        if !self.awaits_module(to, info) {
+            self.open_now(ctx, to, info);
         }
     }
 
@@ -383,6 +396,7 @@ impl Service for Events {
 
     fn cancel(&mut self, ctx: &mut dyn Context, link: LinkId, tag: u64) {
         self.drop_waiting(ctx, |waiting| waiting.to.link == link && waiting.to.tag == tag);
+        self.forget_orders(link, Some(tag));
     }
 
     fn close(&mut self, ctx: &mut dyn Context, link: LinkId, session: u64) {
@@ -412,9 +426,17 @@ impl Service for Events {
         }
     }
 
-    fn ready(&mut self, _: &mut dyn Context, _: u32, _: Readiness) {}
+    fn ready(&mut self, ctx: &mut dyn Context, token: u32, _: Readiness) {
+        if token == TOKEN {
+            self.take_modules(ctx);
+        }
+    }
 
     fn deadline(&self) -> Option<Instant> {
+        if !self.later.is_empty() {
+            // At once, after everything else had its turn.
+            return Some(self.origin);
+        }
         let due = self.timed.iter().filter_map(|serial| {
             let open = self.channels.get(serial)?;
             let waits = open.waiting.front().map(|waiting| waiting.until_ns);
@@ -425,6 +447,10 @@ impl Service for Events {
 
     fn expired(&mut self, ctx: &mut dyn Context) {
         self.time_is_over(ctx);
+        // One at a time: between two of them everything else has its turn.
+        if let Some((serial, place)) = self.later.pop_front() {
+            self.deliver_to(ctx, serial, place);
+        }
     }
 
     fn state(&self) -> Value {

@@ -3,9 +3,10 @@
 use crate::capsule::{Framing, PublisherCapsule, SubscriberCapsule};
 use crate::service::{Events, Open, ROOT, wall_ns};
 use crate::session_table::{Session, SessionKey, SubscriberState};
-use publication::{Filter, Overflow, Replay, SubscriptionId};
+use publication::{Filter, NamedModule, Overflow, Replay, SubscriptionId};
 use rustix::io::Errno;
 use session::{Context, LinkId, ReplyTo};
+use wire::events::module::{MAGIC, NAME_PREFIX};
 use wire::events::{Standing, file, ioctl};
 use wire::service::{
     MAX_RECORD_BYTES, OpenInfo, RECORD_OVERHEAD_BYTES, SERIAL_BITS, SESSION_NONE, Terms, below, root_of,
@@ -71,6 +72,26 @@ impl Events {
         Ok(terms)
     }
 
+    /// Opens a session, and answers.
+    pub(crate) fn open_now(&mut self, ctx: &mut dyn Context, to: ReplyTo, info: &OpenInfo) {
+        match self.open_session(ctx, to, info) {
+            Ok(terms) => {
+                ctx.answer(to, Ok(&terms.encode()), &[]);
+                self.opened(ctx, (to.link, to.session));
+            }
+            Err(errno) => ctx.answer(to, Err(errno), &[]),
+        }
+    }
+
+    /// Whether a subscription that is opened again is answered later: when its module is there.
+    pub(crate) fn awaits_module(&mut self, to: ReplyTo, info: &OpenInfo) -> bool {
+        let Some((serial, file::SUB)) = node_of(to.file) else { return false };
+        let name = SubscriberCapsule::read(&info.capsule).and_then(|it| it.filter);
+        let name = name.filter(|text| text.starts_with(NAME_PREFIX));
+        let may = self.links.get(&to.link).is_some_and(|link| link.subscribes);
+        may && name.is_some_and(|name| self.opens_later(to, serial, info, name))
+    }
+
     /// The session is open: tells its consumer how it stands, and brings what there is.
     pub(crate) fn opened(&mut self, ctx: &mut dyn Context, key: SessionKey) {
         match self.sessions.get(&key) {
@@ -129,9 +150,8 @@ impl Events {
             // What the channel does not allow any more is not had any more: the oldest are lost
             // then.
             let overflow = open.channel.set_overflow(id, before.overflow);
-            let filter = before.filter.map(Filter::parse).transpose().ok().flatten();
-            let filtered = open.channel.set_filter(id, filter.clone());
-            if before.filter.is_some() && (filter.is_none() || filtered.is_err()) {
+            let arrived = self.arrived.take();
+            if before.filter.is_some_and(|text| !set_filter_again(open, id, text, arrived)) {
                 open.channel.unsubscribe(id, true, now_ns);
                 return Err(Errno::USERS);
             }
@@ -209,15 +229,19 @@ impl Events {
                 self.publish(ctx, to, (serial, publisher, nonblock), payload);
             }
             Some(Session::Subscriber { serial, id }) => {
-                let answer = self.take_lines((serial, id), payload);
-                self.spoken(ctx, to, (serial, id), answer);
+                let (lines, module) = split_module(payload);
+                let answer = self.take_lines((serial, id), lines);
+                match module {
+                    Some(bytes) if answer.is_ok() => self.take_module(ctx, to, (serial, id), bytes),
+                    _ => self.spoken(ctx, to, (serial, id), answer),
+                }
             }
             None => ctx.answer(to, Err(Errno::BADF), &[]),
         }
     }
 
     /// Something was said to a subscription: it begins, if it had not.
-    fn spoken(
+    pub(crate) fn spoken(
         &mut self,
         ctx: &mut dyn Context,
         to: ReplyTo,
@@ -296,7 +320,11 @@ impl Events {
                     };
                     set_framing(open, id, framing);
                 }
-                _ => return Err(refused("a line is `start`, `filter`, `overflow`, `replay` or `framing`")),
+                _ => {
+                    return Err(refused(
+                        "a line is `start`, `filter`, `module`, `overflow`, `replay` or `framing`",
+                    ));
+                }
             }
         }
         Ok(())
@@ -354,6 +382,35 @@ impl Events {
 
 fn refused(why: &str) -> (Errno, String) {
     (Errno::INVAL, why.to_owned())
+}
+
+/// The lines of a write, and the module behind them: what begins as one, or what follows the line
+/// `module`.
+fn split_module(payload: &[u8]) -> (&[u8], Option<&[u8]>) {
+    if payload.starts_with(&MAGIC) {
+        return (b"", Some(payload));
+    }
+    let mut begin = 0;
+    while let Some(length) = payload.iter().skip(begin).position(|&byte| byte == b'\n') {
+        let (lines, rest) = payload.split_at(begin);
+        let (line, module) = rest.split_at(length + 1);
+        if line.trim_ascii() == b"module" {
+            return (lines, Some(module));
+        }
+        begin += length + 1;
+    }
+    (payload, None)
+}
+
+/// Gives a subscription that is opened again the filter that it had, or the module of that name.
+fn set_filter_again(open: &mut Open, id: SubscriptionId, text: &str, arrived: Option<NamedModule>) -> bool {
+    if text.starts_with(NAME_PREFIX) {
+        return match arrived {
+            Some(module) => open.channel.set_filter(id, Some(module)).is_ok(),
+            None => open.channel.share_filter(id, text),
+        };
+    }
+    Filter::parse(text).is_ok_and(|filter| open.channel.set_filter(id, Some(filter)).is_ok())
 }
 
 fn set_filter(open: &mut Open, id: SubscriptionId, text: &str) -> Result<(), (Errno, String)> {

@@ -2,12 +2,13 @@
 
 use crate::service::{Events, Open};
 use crate::sessions::node_of;
-use publication::{Overflow, Shape};
+use publication::{InstalledFilter, Overflow, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use session::ReplyTo;
 use std::fmt::Write;
 use wire::events::file;
+use wire::events::module::{FUEL_PER_BYTE, FUEL_PER_EVENT, MEMORY_BYTES_MAX};
 
 /// Subscriptions that are described one by one; of more, only how many there are.
 const DESCRIBED_MAX: usize = 64;
@@ -106,8 +107,15 @@ impl Events {
             let written = text.write_fmt(written);
             debug_assert!(written.is_ok(), "a string takes everything");
         };
-        for (text, cost, since, users) in channel.filters() {
-            line(format_args!("filter cost={cost} since={since} subscribers={users} {text}\n"));
+        for InstalledFilter { text, cost, since, users, usage } in channel.filters() {
+            line(format_args!("filter cost={cost} since={since} subscribers={users} "));
+            if let Some(usage) = usage {
+                line(format_args!(
+                    "judged={} fuel={} memory={} fuel_limit={FUEL_PER_EVENT}+{FUEL_PER_BYTE}/byte memory_limit={MEMORY_BYTES_MAX} ",
+                    usage.judged, usage.fuel, usage.memory_bytes,
+                ));
+            }
+            line(format_args!("{text}\n"));
         }
         let owner = self.links.get(&to.link).map(|link| link.owner);
         for state in open.subscribers.iter().flatten().take(DESCRIBED_MAX) {
@@ -168,8 +176,14 @@ impl Events {
             (channel.counters(), channel.sequences(), channel.buffer());
         let shape = channel.shape();
         let made_by = self.tenants.get(&channel.owner()).map(|tenant| tenant.name.as_str());
-        let filters = channel.filters().map(|(text, cost, since, users)| {
-            json!({ "filter": text, "cost": cost, "since": since, "subscribers": users })
+        let filters = channel.filters().map(|it| {
+            let mut row =
+                json!({ "filter": it.text, "cost": it.cost, "since": it.since, "subscribers": it.users });
+            if let Some(usage) = it.usage {
+                row["judged"] = json!(usage.judged);
+                (row["fuel"], row["memory_bytes"]) = (json!(usage.fuel), json!(usage.memory_bytes));
+            }
+            row
         });
         let states = open.subscribers.iter().enumerate();
         let states = states.filter_map(|(at, state)| Some((channel.subscription_at(at)?, state.as_ref()?)));

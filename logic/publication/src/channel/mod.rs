@@ -9,10 +9,13 @@ pub use subscribers::{
 };
 
 use crate::filter::{Fields, Filter};
+use crate::judge::{Judge, Replacement};
 use crate::log::{Cursor, EventHead, Kept, Log, LogError};
 use crate::store::Store;
+use modules::Usage;
 use publishers::Publishers;
 use wire::events::FILTERS_MAX;
+use wire::events::module::PER_CHANNEL_MAX;
 
 /// Subscriptions of one channel: a publication looks at each.
 pub const SUBSCRIBERS_MAX: usize = 1024;
@@ -46,11 +49,31 @@ pub enum Published {
 /// A filter that somebody has installed.
 #[derive(Debug)]
 struct Installed {
-    filter: Filter,
+    filter: Judge,
     users: usize,
     /// The first event that it was evaluated for when that was published.
     since: u64,
 }
+
+/// A filter of a channel, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InstalledFilter<'c> {
+    /// Its text, or the name of a module.
+    pub text: &'c str,
+    /// The cost of an event.
+    pub cost: usize,
+    /// The first event that it was evaluated for when that was published.
+    pub since: u64,
+    /// Subscriptions that have it.
+    pub users: usize,
+    /// The resources that it has used, if it is a module.
+    pub usage: Option<Usage>,
+}
+
+/// Old events that modules are asked about in one round ([`Channel::begin_round`]), and the fuel
+/// that ends a round: about a millisecond.
+const ASKED_MAX: u64 = 64;
+const ASKED_FUEL_MAX: u64 = 500_000;
 
 /// Events that are kept for somebody who is gone for a moment.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +110,9 @@ pub struct Channel<S, K> {
     holds: Vec<Hold>,
     counters: Counters,
     scratch: Vec<u8>,
+    /// Old events that modules were asked about in this round, and their fuel.
+    asked: u64,
+    asked_fuel: u64,
 }
 
 impl<S: Store, K: Copy + Eq> Channel<S, K> {
@@ -133,6 +159,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
             holds: Vec::new(),
             counters: Counters::default(),
             scratch: Vec::new(),
+            asked: 0,
+            asked_fuel: 0,
         }
     }
 
@@ -183,9 +211,25 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         self.counters
     }
 
-    /// The filters that are installed: text, cost, since when, for how many.
-    pub fn filters(&self) -> impl Iterator<Item = (&str, usize, u64, usize)> {
-        self.filters.iter().flatten().map(|it| (it.filter.text(), it.filter.cost(), it.since, it.users))
+    /// The filters that are installed.
+    pub fn filters(&self) -> impl Iterator<Item = InstalledFilter<'_>> {
+        self.filters.iter().flatten().map(|it| InstalledFilter {
+            text: it.filter.text(),
+            cost: it.filter.cost(),
+            since: it.since,
+            users: it.users,
+            usage: it.filter.usage(),
+        })
+    }
+
+    /// The subscriptions whose module has failed, and why. They are to end.
+    pub fn failed(&self) -> Vec<(SubscriptionId, String)> {
+        if !self.filters.iter().flatten().any(|it| it.filter.failure().is_some()) {
+            return Vec::new();
+        }
+        let reason = |at: usize| Some(self.filters.get(at)?.as_ref()?.filter.failure()?.to_string());
+        let ids = (0..self.subscribers.len()).map(SubscriptionId);
+        ids.filter_map(|id| Some((id, reason(self.filter_of(id)?)?))).collect()
     }
 
     /// Appends the newest event.
@@ -274,24 +318,49 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         if self.filters.is_empty() {
             return 0;
         }
-        let installed: Vec<&Filter> = self.filters.iter().flatten().map(|it| &it.filter).collect();
-        let fields = Fields::read(bytes, &installed);
+        let sequence = self.log.end().sequence;
+        let mut passed = self.passed_expressions(bytes);
+        for (at, it) in self.filters.iter_mut().enumerate() {
+            if let Some(it) = it
+                && it.filter.is_module()
+            {
+                passed |= u64::from(it.filter.passes(None, sequence, bytes)) << at;
+            }
+        }
+        passed
+    }
+
+    fn passed_expressions(&mut self, bytes: &[u8]) -> u64 {
+        let expressions: Vec<&Filter> =
+            self.filters.iter().flatten().filter_map(|it| it.filter.expression()).collect();
+        if expressions.is_empty() {
+            return 0;
+        }
+        let fields = Fields::read(bytes, &expressions);
         self.counters.unreadable += u64::from(!fields.is_object());
         let bit = |(at, it): (usize, &Option<Installed>)| {
-            let passes = it.as_ref().is_some_and(|it| it.filter.passes(&fields));
-            u64::from(passes) << at
+            let expression = it.as_ref().and_then(|it| it.filter.expression());
+            u64::from(expression.is_some_and(|it| it.passes(&fields))) << at
         };
         self.filters.iter().enumerate().map(bit).fold(0, |all, bit| all | bit)
     }
 
+    /// The place of a filter of this text, which one more subscriber has.
+    fn share(&mut self, text: &str) -> Option<usize> {
+        let same = |it: &Option<Installed>| it.as_ref().is_some_and(|it| it.filter.text() == text);
+        let at = self.filters.iter().position(same)?;
+        self.filters.get_mut(at)?.as_mut()?.users += 1;
+        Some(at)
+    }
+
     /// Installs a filter for one more subscriber; those of one text are one.
-    fn install(&mut self, filter: Filter) -> Option<usize> {
-        let same = |it: &Option<Installed>| it.as_ref().is_some_and(|it| it.filter.text() == filter.text());
-        if let Some(at) = self.filters.iter().position(same) {
-            if let Some(Some(installed)) = self.filters.get_mut(at) {
-                installed.users += 1;
-            }
+    fn install(&mut self, filter: Judge) -> Option<usize> {
+        if let Some(at) = self.share(filter.text()) {
             return Some(at);
+        }
+        let modules = self.filters.iter().flatten().filter(|it| it.filter.is_module()).count();
+        if filter.is_module() && modules >= PER_CHANNEL_MAX {
+            return None;
         }
         let since = self.log.end().sequence;
         let installed = Some(Installed { filter, users: 1, since });
@@ -321,13 +390,58 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
     /// installed are read now.
     fn passes(&mut self, filter: Option<usize>, head: &EventHead, cursor: Cursor) -> bool {
         let Some(at) = filter else { return true };
-        let Some(Some(installed)) = self.filters.get(at) else { return true };
+        let Some(Some(installed)) = self.filters.get_mut(at) else { return true };
         if head.sequence >= installed.since {
             return head.passed >> at & 1 != 0;
         }
         self.scratch.clear();
         self.log.bytes(cursor, &mut self.scratch);
-        installed.filter.passes_bytes(&self.scratch)
+        let before = installed.filter.fuel();
+        let passes = installed.filter.passes(None, head.sequence, &self.scratch);
+        let used = installed.filter.fuel() - before;
+        self.note_asked(used);
+        passes
+    }
+
+    /// Begins a round of deliveries: in each, modules are asked about a few old events at the most.
+    pub fn begin_round(&mut self) {
+        (self.asked, self.asked_fuel) = (0, 0);
+    }
+
+    fn note_asked(&mut self, fuel: u64) {
+        self.asked += 1;
+        self.asked_fuel = self.asked_fuel.saturating_add(fuel);
+    }
+
+    fn may_ask(&self) -> bool {
+        self.asked < ASKED_MAX && self.asked_fuel < ASKED_FUEL_MAX
+    }
+
+    /// Whether a module has yet to be asked about an event.
+    fn unjudged(&self, filter: Option<usize>, head: &EventHead) -> bool {
+        let installed = filter.and_then(|at| self.filters.get(at)?.as_ref());
+        installed.is_some_and(|it| it.filter.is_module() && head.sequence < it.since)
+    }
+
+    /// Puts what a subscription gets in the place of the event of a delivery into `event`, which
+    /// has the event's bytes.
+    pub fn replace(&mut self, id: SubscriptionId, delivery: &Delivery, event: &mut Vec<u8>) -> Replacement {
+        let (filter, may_ask) = (self.filter_of(id), self.may_ask());
+        let installed = filter.and_then(|at| self.filters.get_mut(at)?.as_mut());
+        let Some(installed) = installed else { return Replacement::There };
+        let before = installed.filter.fuel();
+        let replacement = installed.filter.replace(delivery.head.sequence, event, may_ask);
+        let used = installed.filter.fuel() - before;
+        if used > 0 {
+            self.note_asked(used);
+        }
+        replacement
+    }
+
+    /// Whether the events of a subscription are other ones than those that were published.
+    pub fn replaces(&self, id: SubscriptionId) -> bool {
+        let installed = self.filter_of(id).and_then(|at| self.filters.get(at)?.as_ref());
+        installed.is_some_and(|it| it.filter.transforms())
     }
 
     /// Appends the bytes of the event behind a cursor that a [`Delivery`] or [`Published::At`]

@@ -1,7 +1,7 @@
 //! The subscribers of a channel: a cursor for each, and the treatment of slow ones.
 
 use super::{Channel, HOLD_NS, HOLDS_MAX, Hold, SUBSCRIBERS_MAX};
-use crate::filter::Filter;
+use crate::judge::Judge;
 use crate::log::{Cursor, EventHead};
 use crate::store::Store;
 use std::collections::VecDeque;
@@ -62,7 +62,11 @@ pub enum SubscriptionRefused {
     #[error("publishers of this channel wait {0} ms at the most")]
     Wait(u64),
     /// [`wire::events::FILTERS_MAX`].
-    #[error("a channel has {} different filters at the most", wire::events::FILTERS_MAX)]
+    #[error(
+        "a channel has {} different filters at the most, {} of them modules",
+        wire::events::FILTERS_MAX,
+        wire::events::module::PER_CHANNEL_MAX
+    )]
     Filters,
 }
 
@@ -198,15 +202,27 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
     pub fn set_filter(
         &mut self,
         id: SubscriptionId,
-        filter: Option<Filter>,
+        filter: Option<impl Into<Judge>>,
     ) -> Result<(), SubscriptionRefused> {
         let installed = match filter {
-            Some(filter) => Some(self.install(filter).ok_or(SubscriptionRefused::Filters)?),
+            Some(filter) => Some(self.install(filter.into()).ok_or(SubscriptionRefused::Filters)?),
             None => None,
         };
         let before = self.subscriber_mut(id).and_then(|it| std::mem::replace(&mut it.filter, installed));
         self.uninstall(before);
         Ok(())
+    }
+
+    /// Gives it the filter of this text that the channel has already, if it has. Whether it has.
+    pub fn share_filter(&mut self, id: SubscriptionId, text: &str) -> bool {
+        let Some(installed) = self.share(text) else { return false };
+        let before = self.subscriber_mut(id).and_then(|it| it.filter.replace(installed));
+        self.uninstall(before);
+        true
+    }
+
+    pub(super) fn filter_of(&self, id: SubscriptionId) -> Option<usize> {
+        self.subscriber(id)?.filter
     }
 
     /// Ends a subscription: for good, or what it has not read is kept for a while, if publishers
@@ -291,6 +307,21 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         waits.max().unwrap_or(0).max(held)
     }
 
+    /// Whether [`Channel::next`] has more to look at, although it found nothing: a module is asked
+    /// about a few old events in each round.
+    pub fn has_unjudged(&self, id: SubscriptionId) -> bool {
+        let Some(subscriber) = self.subscriber(id).filter(|it| it.filter.is_some()) else { return false };
+        self.log.at(subscriber.cursor).is_some_and(|(head, _)| self.unjudged(subscriber.filter, &head))
+    }
+
+    /// A delivery goes nowhere: the module that judged it when it was published judges it otherwise
+    /// now.
+    pub fn pass_by(&mut self, id: SubscriptionId, delivery: &Delivery) {
+        if let Some(subscriber) = self.subscriber_mut(id) {
+            subscriber.cursor = delivery.behind;
+        }
+    }
+
     /// The next event of a subscription, if there is one. Events that its filter stops are passed
     /// by.
     pub fn next(&mut self, id: SubscriptionId) -> Option<Delivery> {
@@ -300,6 +331,9 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         };
         let (mut found, mut superseded) = (None, 0);
         while let Some((head, behind)) = self.log.at(cursor) {
+            if self.unjudged(filter, &head) && !self.may_ask() {
+                break;
+            }
             if self.passes(filter, &head, cursor) {
                 superseded += u64::from(found.is_some());
                 found = Some((head, cursor, behind));
@@ -356,7 +390,9 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         let mut lost = 0;
         while cursor.offset < until.offset {
             let Some((head, behind)) = self.log.at(cursor) else { break };
-            lost += u64::from(self.passes(filter, &head, cursor));
+            // What a module was never asked about counts.
+            let counts = self.unjudged(filter, &head) || self.passes(filter, &head, cursor);
+            lost += u64::from(counts);
             cursor = behind;
         }
         if let Some(subscriber) = self.subscriber_mut(id) {

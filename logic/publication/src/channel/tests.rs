@@ -2,7 +2,9 @@
 //! A channel against what is promised of it.
 
 use super::*;
+use crate::judge::{Judge, NamedModule};
 use crate::store::MemoryStore;
+use modules::Module;
 use proptest::prelude::*;
 use wire::events::region::AT_BUFFER_BYTES;
 
@@ -123,7 +125,8 @@ fn filters_of_one_text_are_one_and_hold_for_what_was_published_before() {
     for &id in &ids {
         channel.set_filter(id, filter()).unwrap();
     }
-    assert_eq!(channel.filters().collect::<Vec<_>>(), [("a == 1", 1, 3, 3)]);
+    let installed = InstalledFilter { text: "a == 1", cost: 1, since: 3, users: 3, usage: None };
+    assert_eq!(channel.filters().collect::<Vec<_>>(), [installed]);
     assert!(
         publish(&mut channel, publisher, "{\"a\":2}")
             && publish(&mut channel, publisher, "{\"a\":1,\"b\":2}")
@@ -134,7 +137,7 @@ fn filters_of_one_text_are_one_and_hold_for_what_was_published_before() {
     assert_eq!(texts(&take(&mut channel, ids[1])), ["{\"a\":2}"]);
     channel.unsubscribe(ids[0], true, 0);
     channel.unsubscribe(ids[2], true, 0);
-    assert_eq!(channel.filters().map(|(text, ..)| text).collect::<Vec<_>>(), ["a == 2"]);
+    assert_eq!(channel.filters().map(|it| it.text).collect::<Vec<_>>(), ["a == 2"]);
     let many = (0..=FILTERS_MAX).map(|n| {
         let id = channel.subscribe(9, Replay::Newest(0)).unwrap();
         channel.set_filter(id, Some(Filter::parse(&format!("a == {n}")).unwrap()))
@@ -277,4 +280,185 @@ impl Tested {
     fn log_into_store(self) -> MemoryStore {
         self.log.into_store()
     }
+}
+
+/// A module whose function `name` has this body.
+fn module(name: &str, body: &str) -> NamedModule {
+    let results = if name == "filter" { "i32" } else { "i64" };
+    let text = format!(
+        "(module (memory (export \"memory\") 1) (func (export \"buffer\") (param i32) (result i32) i32.const 1024)
+         (func (export \"{name}\") (param i32 i32) (result {results}) {body}))"
+    );
+    let module = Module::install(&wat::parse_str(text).unwrap()).unwrap();
+    NamedModule::new(format!("module {body}"), module)
+}
+
+/// Lets events through that begin with this letter, and traps at a `!`.
+fn beginning_with(letter: char) -> NamedModule {
+    module(
+        "filter",
+        &format!(
+            "(if (i32.eq (i32.load8_u (local.get 0)) (i32.const 33)) (then unreachable))
+             (i32.eq (i32.load8_u (local.get 0)) (i32.const {}))",
+            letter as u32
+        ),
+    )
+}
+
+/// Takes what there is for a subscriber, as its module has it.
+fn take_replaced(channel: &mut Tested, id: SubscriptionId) -> Vec<String> {
+    let mut taken = Vec::new();
+    while let Some(delivery) = channel.next(id) {
+        let mut bytes = Vec::new();
+        channel.bytes(delivery.at, &mut bytes);
+        assert_eq!(channel.replace(id, &delivery, &mut bytes), Replacement::There);
+        taken.push(String::from_utf8(bytes).unwrap());
+        channel.sent(id, &delivery, 1);
+    }
+    taken
+}
+
+#[test]
+fn a_module_judges_each_event_once_for_all_who_have_it_and_old_ones_when_asked() {
+    let mut channel = channel();
+    let publisher = channel.join(1, 5, None, 77).unwrap();
+    assert!(publish(&mut channel, publisher, "a1") && publish(&mut channel, publisher, "b1"));
+    let (one, two) =
+        (channel.subscribe(2, Replay::Newest(9)).unwrap(), channel.subscribe(3, Replay::Newest(0)).unwrap());
+    let filter = beginning_with('a');
+    let name = Judge::from(beginning_with('a')).text().to_owned();
+    channel.set_filter(one, Some(filter)).unwrap();
+    assert!(channel.share_filter(two, &name) && !channel.share_filter(two, "another"));
+    assert!(publish(&mut channel, publisher, "a2") && publish(&mut channel, publisher, "b2"));
+    assert!(channel.has_unjudged(one) && !channel.has_unjudged(two));
+    assert_eq!(texts(&take(&mut channel, one)), ["a1", "a2"]);
+    assert_eq!(texts(&take(&mut channel, two)), ["a2"]);
+    let usage = channel.filters().next().unwrap().usage.unwrap();
+    assert_eq!(usage.judged, 4, "two when published, two when asked for");
+    assert_eq!(channel.filters().map(|it| it.users).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn old_events_are_asked_about_a_few_at_a_time_and_lost_unasked() {
+    let mut channel = channel();
+    let publisher = channel.join(1, 5, None, 77).unwrap();
+    let id = channel.subscribe(2, Replay::Newest(0)).unwrap();
+    for n in 0..3 * ASKED_MAX {
+        channel.publish(publisher, 7, format!("{}", n % 10).as_bytes());
+    }
+    let kept = channel.sequences();
+    channel.set_filter(id, Some(module("filter", "i32.const 0"))).unwrap();
+    channel.rewind(id, u64::MAX);
+    let judged = |channel: &Tested| channel.filters().next().unwrap().usage.unwrap().judged;
+    let old = (kept.1 - kept.0).min(SHAPE.history);
+    assert!(old < ASKED_MAX, "the buffer is small");
+    channel.begin_round();
+    assert!(channel.next(id).is_none() && !channel.has_unjudged(id));
+    assert_eq!(judged(&channel), old);
+    // A buffer with more of them takes several rounds.
+    let mut channel =
+        Channel::new(MemoryStore::new(AT_BUFFER_BYTES + 65536), 1, b"x", 0, Shape { history: 1000, ..SHAPE })
+            .unwrap();
+    let publisher = channel.join(1, 5, None, 77).unwrap();
+    let id: SubscriptionId = channel.subscribe(2, Replay::Newest(0)).unwrap();
+    for _ in 0..200 {
+        channel.publish(publisher, 7, b"x");
+    }
+    channel.set_filter(id, Some(module("filter", "i32.const 0"))).unwrap();
+    channel.rewind(id, u64::MAX);
+    let mut rounds = 0;
+    while channel.next(id).is_none() && channel.has_unjudged(id) {
+        rounds += 1;
+        assert_eq!(judged(&channel), rounds * ASKED_MAX);
+        channel.begin_round();
+    }
+    assert_eq!((rounds, judged(&channel)), (3, 200));
+    // Fuel ends a round, too.
+    let slow = module(
+        "filter",
+        "(local i32) (loop (br_if 0 (i32.lt_u (local.tee 2 (i32.add (local.get 2) (i32.const 1))) (i32.const 4500)))) i32.const 0",
+    );
+    channel.set_filter(id, Some(slow)).unwrap();
+    channel.rewind(id, u64::MAX);
+    channel.begin_round();
+    assert!(channel.next(id).is_none() && channel.has_unjudged(id));
+    assert!(judged(&channel) < ASKED_MAX, "{}", judged(&channel));
+    // Events that leave the buffer before it was asked about them are lost, whatever they are.
+    channel.rewind(id, u64::MAX);
+    let before = channel.sequences().0;
+    for _ in 0..2000 {
+        channel.publish(publisher, 7, b"x");
+    }
+    assert_eq!(channel.position(id).lost, 201 - before, "those from before its time, and no other");
+}
+
+#[test]
+fn a_transform_puts_other_bytes_in_the_place_of_events_also_of_older_ones() {
+    let mut channel = channel();
+    let publisher = channel.join(1, 5, None, 77).unwrap();
+    let (loud, plain) =
+        (channel.subscribe(2, Replay::Newest(0)).unwrap(), channel.subscribe(3, Replay::Newest(0)).unwrap());
+    let upper = module(
+        "transform",
+        "(i32.store8 (local.get 0) (i32.sub (i32.load8_u (local.get 0)) (i32.const 32)))
+         (i64.or (i64.shl (i64.extend_i32_u (local.get 0)) (i64.const 32)) (i64.extend_i32_u (local.get 1)))",
+    );
+    channel.set_filter(loud, Some(upper)).unwrap();
+    for event in ["fire", "flood", "frost"] {
+        assert!(publish(&mut channel, publisher, event));
+    }
+    assert!(channel.replaces(loud) && !channel.replaces(plain));
+    assert_eq!(take_replaced(&mut channel, loud), ["Fire", "Flood", "Frost"]);
+    assert_eq!(take_replaced(&mut channel, plain), ["fire", "flood", "frost"], "nobody else notices");
+    // Who reads late has each made again, as far as a round goes.
+    for _ in 0..ASKED_MAX {
+        assert!(publish(&mut channel, publisher, "x"));
+    }
+    channel.begin_round();
+    let mut made = 0;
+    while let Some(delivery) = channel.next(loud) {
+        let mut bytes = Vec::new();
+        channel.bytes(delivery.at, &mut bytes);
+        match channel.replace(loud, &delivery, &mut bytes) {
+            Replacement::There => channel.sent(loud, &delivery, 1),
+            Replacement::Dropped => panic!("it passed when it was published"),
+            Replacement::Later => channel.begin_round(),
+        }
+        made += 1;
+        assert!(made < 3 * ASKED_MAX);
+    }
+}
+
+#[test]
+fn a_module_that_fails_ends_its_own_subscriptions_and_no_other() {
+    let mut channel = channel();
+    let publisher = channel.join(1, 5, None, 77).unwrap();
+    let ids: Vec<SubscriptionId> =
+        (0..3).map(|key| channel.subscribe(key, Replay::Newest(0)).unwrap()).collect();
+    channel.set_filter(ids[0], Some(beginning_with('a'))).unwrap();
+    channel.set_filter(ids[1], Some(Filter::parse("a == 1").unwrap())).unwrap();
+    assert!(channel.failed().is_empty());
+    for event in ["a", "!", "a", "{\"a\": 1}"] {
+        assert!(publish(&mut channel, publisher, event));
+    }
+    let failed = channel.failed();
+    assert_eq!(failed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [ids[0]]);
+    assert!(failed[0].1.contains("it has trapped"), "{failed:?}");
+    assert_eq!(texts(&take(&mut channel, ids[0])), ["a"], "what passed before");
+    assert_eq!(texts(&take(&mut channel, ids[1])), ["{\"a\": 1}"]);
+    assert_eq!(texts(&take(&mut channel, ids[2])), ["a", "!", "a", "{\"a\": 1}"]);
+    channel.unsubscribe(ids[0], true, 0);
+    assert!(channel.failed().is_empty());
+}
+
+#[test]
+fn modules_of_a_channel_end_at_their_bound() {
+    let mut channel = channel();
+    let ids: Vec<SubscriptionId> =
+        (0..9).map(|key| channel.subscribe(key, Replay::Newest(0)).unwrap()).collect();
+    for (n, id) in ids.iter().enumerate() {
+        let installed = channel.set_filter(*id, Some(module("filter", &format!("i32.const {n}"))));
+        assert_eq!(installed.is_ok(), n < PER_CHANNEL_MAX, "{n}");
+    }
+    assert!(channel.set_filter(ids[8], Some(Filter::parse("a").unwrap())).is_ok(), "expressions are others");
 }

@@ -46,6 +46,7 @@ In a domain that mounts the service, `--domain` is not needed, and `echo fire > 
         after_help = "Examples, on the node:
   tombolo events sub alarms --domain panel
   tombolo events sub alarms --domain panel --filter 'temperature > 30 && zone == \"b\"'
+  tombolo events sub alarms --domain panel --module hot.wasm
   tombolo events sub position --overflow latest --count 1 --domain panel
   tombolo events sub alarms --replay all --json --domain panel | jq .text
 
@@ -343,6 +344,7 @@ fn words(command: &str, which: Option<&WhichArgs>) -> Vec<String> {
     if let Some(which) = which {
         words.push(format!("--overflow={}", which.overflow));
         words.extend(which.filter.iter().map(|filter| format!("--filter={filter}")));
+        words.extend(which.module.iter().map(|_| "--module=-".to_owned()));
         words.extend(which.replay.iter().map(|count| format!("--replay={count}")));
         words.extend(which.count.iter().map(|count| format!("--count={count}")));
     }
@@ -369,6 +371,15 @@ fn publish(place: &PlaceArgs, arguments: &PublishArgs) -> Result<(), Failure> {
     become_command(place, &domain(place, &arguments.of)?, with(words, &last), input)
 }
 
+/// A module is a file of this side, and goes to the domain's.
+fn module_input(which: &WhichArgs) -> Input {
+    match &which.module {
+        None => Input::None,
+        Some(path) if inside::is_standard(path) => Input::Standard,
+        Some(path) => Input::File(path.clone()),
+    }
+}
+
 fn subscribe(place: &PlaceArgs, arguments: &SubscribeArgs) -> Result<(), Failure> {
     let json = arguments.json;
     if where_to(&arguments.of.domain) == Where::Here {
@@ -378,7 +389,12 @@ fn subscribe(place: &PlaceArgs, arguments: &SubscribeArgs) -> Result<(), Failure
     if json {
         words.push("--json".into());
     }
-    become_command(place, &domain(place, &arguments.of)?, with(words, &[&arguments.of.channel]), Input::None)
+    become_command(
+        place,
+        &domain(place, &arguments.of)?,
+        with(words, &[&arguments.of.channel]),
+        module_input(&arguments.which),
+    )
 }
 
 fn record(place: &PlaceArgs, arguments: &RecordArgs) -> Result<(), Failure> {
@@ -390,10 +406,10 @@ fn record(place: &PlaceArgs, arguments: &RecordArgs) -> Result<(), Failure> {
     let domain = domain(place, &arguments.of)?;
     let words = with(words("record", Some(&arguments.which)), &[&arguments.of.channel, "-"]);
     if inside::is_standard(&arguments.file) {
-        return become_command(place, &domain, words, Input::None);
+        return become_command(place, &domain, words, module_input(&arguments.which));
     }
     let mut to = inside::Recording::begin(&arguments.file)?;
-    let mut command = command_in(place, &domain, words, &Input::None)?;
+    let mut command = command_in(place, &domain, words, &module_input(&arguments.which))?;
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| cant_run(&command, &error))?;
     let said = child.stdout.take();
     let recorded = said.map_or(Ok(()), |said| inside::copy_lines(said, &mut to));

@@ -2,12 +2,14 @@
 
 use crate::output::{Failure, harmless};
 use clap::Args;
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdin, stdout};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use wire::events::module::BYTES_MAX as MODULE_BYTES_MAX;
 use wire::events::{EVENT_BYTES_MAX, EventHeader, HEADER_BYTES};
 
 /// Where a domain's services are.
@@ -21,6 +23,9 @@ pub struct WhichArgs {
     /// Only events that pass this: comparisons of JSON fields, `&&`, `||`, `!`, `in`, `has(...)`
     #[arg(long, value_name = "EXPRESSION")]
     pub filter: Option<String>,
+    /// Only what this WebAssembly module lets through, or makes of it; `-` is the standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "filter")]
+    pub module: Option<PathBuf>,
     /// The behaviour when this is slow: drop, latest, or "wait MS"
     #[arg(long, value_name = "MODE", default_value = "drop")]
     pub overflow: String,
@@ -97,13 +102,22 @@ pub fn subscribe(channel: &str, which: &WhichArgs, json: bool, to: &mut dyn Writ
     let mut lines = format!("framing binary\noverflow {}\n", which.overflow);
     lines += &which.replay.as_ref().map_or_else(String::new, |count| format!("replay {count}\n"));
     lines += &which.filter.as_ref().map_or_else(String::new, |filter| format!("filter {filter}\n"));
-    write_whole(&mut from, lines.as_bytes()).map_err(|error| explained(&folder, error))?;
+    let mut said = lines.into_bytes();
+    if let Some(module) = &which.module {
+        said.extend_from_slice(b"module\n");
+        said.extend(read_module(module)?);
+    }
+    write_whole(&mut from, &said)
+        .map_err(|error| explained("the subscription is refused", &folder, error))?;
     let (mut record, mut lost, mut count) = (vec![0; HEADER_BYTES + EVENT_BYTES_MAX + 1], 0, 0);
     while which.count.is_none_or(|most| count < most) {
         let length = match from.read(&mut record) {
             Ok(0) => break,
             Ok(length) => length,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if error.raw_os_error() == Some(Errno::CANCELED.raw_os_error()) => {
+                return Err(explained("the subscription has ended", &folder, error));
+            }
             Err(error) => return Err(at("read", &path, &error)),
         };
         let (header, event) = EventHeader::decode(record.get(..length).unwrap_or_default())
@@ -147,13 +161,30 @@ fn full(error: &io::Error) -> Failure {
     Failure::new(format!("can't write what came: {error}"))
 }
 
+/// A module, or the first bytes of what is too long to be one.
+fn read_module(path: &Path) -> Result<Vec<u8>, Failure> {
+    let most = MODULE_BYTES_MAX as u64 + 1;
+    let mut bytes = Vec::new();
+    let read = if is_standard(path) {
+        stdin().lock().take(most).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| at("read", path, &error))?;
+    if bytes.len() > MODULE_BYTES_MAX {
+        let why = format!("{} is longer than the {MODULE_BYTES_MAX} bytes that a module has", path.display());
+        return Err(Failure::misuse(why).help("`wasm-opt -Oz --strip-debug` makes modules smaller"));
+    }
+    Ok(bytes)
+}
+
 /// Explains a refusal by the service's words in `stats`.
-fn explained(folder: &Path, error: io::Error) -> Failure {
+fn explained(what: &str, folder: &Path, error: io::Error) -> Failure {
     let stats = fs::read_to_string(folder.join("stats")).unwrap_or_default();
     let reason = stats.lines().find_map(|line| line.strip_prefix("refused "));
     match reason {
-        Some(reason) => Failure::misuse(format!("the subscription is refused: {}", harmless(reason))),
-        None => Failure::new(format!("the subscription is refused: {error}")),
+        Some(reason) => Failure::misuse(format!("{what}: {}", harmless(reason))),
+        None => Failure::new(format!("{what}: {error}")),
     }
 }
 
