@@ -77,6 +77,7 @@ STYLE = """
 body { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1, h2, h3 { line-height: 1.2; } .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.85rem; }
 th, td { text-align: right; padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--line); } th { vertical-align: bottom; }
+td:not(:nth-child(-n+2)):not(:last-child) { white-space: nowrap; }
 th:nth-child(-n+2), td:nth-child(-n+2), td:last-child { text-align: left; } small, figcaption { color: var(--faint); }
 figure { margin: 1rem 0 2rem; } svg { width: 100%; height: auto; display: block; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg text.faint { fill: var(--faint); } .grid { stroke: var(--line); } .bar { fill: var(--c0); } .bar.lost { fill: var(--bad); } .mark { stroke: var(--ink);
@@ -87,7 +88,7 @@ svg text.faint { fill: var(--faint); } .grid { stroke: var(--line); } .bar { fil
 
 def bars(title, values, most, unit, mark=None):
     """A bar an arm: (label, value)."""
-    height, left, width = 30, 300, 900
+    height, left, width = 30, 340, 900
     scale = (width - left - 90) / most
     parts = []
     for number, (label, value, kind) in enumerate(values):
@@ -138,7 +139,8 @@ def lines(title, arm, value, most, unit):
         parts.append(f'<text class="faint" x="{left - 6}" y="{y(share * most) + 4:.1f}" text-anchor="end">{share * most:g}</text>')
     arrival = x(arm["arrival"])
     parts.append(f'<line class="mark" x1="{arrival:.1f}" x2="{arrival:.1f}" y1="4" y2="{height - 26}"/>')
-    parts.append(f'<text class="faint" x="{arrival + 4:.1f}" y="{height - 8}">a fifth stream</text>')
+    side = "start" if arrival < width - 200 else "end"
+    parts.append(f'<text class="faint" x="{arrival:.1f}" y="{height - 8}" text-anchor="{side}">a fifth stream</text>')
     parts.append(f'<text class="faint" x="{left}" y="{height - 8}">{unit}; {arm["seconds"]:.0f} s</text>')
     for number, points in per_second(arm, value):
         path = " ".join(f"{x(second):.1f},{y(figure):.1f}" for second, figure in points)
@@ -190,12 +192,12 @@ def agreement(found):
                 compared += 1
                 # It captures a moment longer at both ends.
                 packets = max(packets, abs(row["lost"] - ours["lost"]))
-                jitters = max(jitters, abs(row["jitter_mean_ms"] - ours["jitter_mean_ms"]))
+                jitters = max(jitters, abs(row["jitter_worst_ms"] - ours["jitter_worst_ms"]))
     if not compared:
         return "tshark was not there (<code>make deps</code> unpacks it), so these figures are our receivers' alone."
     return (
         f"<code>tshark -z rtp,streams</code> counted the same packets as captured at the receivers' interface: over {compared} streams it is apart from our "
-        f"receivers by {packets} lost packets and {jitters:.3f} ms of mean jitter at the most. It captures a moment longer at both ends."
+        f"receivers by {packets} lost packets and {jitters:.3f} ms of the worst jitter at the most. It captures a moment longer at both ends."
     )
 
 
