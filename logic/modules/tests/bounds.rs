@@ -292,3 +292,14 @@ fn modules_that_are_bombs_for_the_translator_are_refused_or_translated() {
         assert!(error.to_string().len() < 300, "{name}: {error}");
     }
 }
+
+#[test]
+fn the_module_of_the_page_for_users_does_what_it_says() {
+    let page = include_str!("../../../docs/events.md");
+    let (_, rest) = page.split_once("```wat hot.wat\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let mut module = install(text).unwrap();
+    assert_eq!(judge(&mut module, b"!hot"), Ok(Verdict::Pass));
+    assert_eq!(judge(&mut module, b"cold"), Ok(Verdict::Drop));
+    assert_eq!(judge(&mut module, b""), Ok(Verdict::Drop), "nothing of the event before is read");
+}
