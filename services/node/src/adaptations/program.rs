@@ -27,7 +27,7 @@ const START: Duration = Duration::from_secs(10);
 /// The pause before a program that went wrong is begun anew; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest such pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// A question about one sample, as the program reads it.
 #[derive(Debug, Serialize)]
@@ -166,7 +166,7 @@ impl Runner {
             pause = if has_answered { FIRST_PAUSE } else { pause };
             // tidy(sleep): a program that goes wrong at once would be begun again and again.
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
