@@ -314,3 +314,91 @@ fn a_dry_run_changes_nothing_and_a_hand_comes_before_all() {
     wait::until("it goes on", || bed.budget("gold") == 16 * MS);
     bed.node.finish();
 }
+
+/// A selector that does what the test's file `mode` says.
+const CHOOSES: &str = r#"
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    mode = open("/mnt/mode").read().strip()
+    if mode == "hang":
+        os.fork()
+        time.sleep(1000)
+    if mode == "die":
+        sys.exit(3)
+    while mode == "flood":
+        sys.stdout.write("x" * 65536)
+    wish = {"sample": asked["sample"]}
+    if mode == "most":
+        wish.update(cpu_ns=10**18, level=99)
+    if mode == "least":
+        wish.update(cpu_ns=0, level=0)
+    if mode == "nonsense":
+        wish = "more!"
+    print(json.dumps(wish), flush=True)
+    if mode == "twice":
+        print(json.dumps(wish), flush=True)
+"#;
+
+#[test]
+fn a_selector_gets_what_it_wants_within_the_file_and_one_that_goes_wrong_stalls_nobody() {
+    let Some(bed) = Bed::start() else { return };
+    for (name, text) in [("gold", "1"), ("rest", "3"), ("mode", "most"), ("choose.py", CHOOSES)] {
+        bed.say(name, text);
+    }
+    let chosen = "[adaptation.gold]\ndomain = \"gold\"\nmonitor = \"quality\"\nevery = \"100ms\"\npause = \"100ms\"\n\
+         changes_per_minute = 600\nlevels = 3\ncpu = { least = \"4ms\", most = \"12ms\" }\n\
+         selector = { command = [\"python3\", \"/mnt/choose.py\"], domain = \"brain\", timeout = \"3s\" }\n\n";
+    let other = rules("rest", "cpu = { least = \"4ms\", most = \"8ms\", step = \"4ms\" }");
+    let [gold, rest] = [domain("gold", 8, &says("gold")), domain("rest", 4, &says("rest"))];
+    let brain = domain("brain", 4, RESTS);
+    let file = format!("name = \"film\"\n{gold}{rest}{brain}{chosen}{other}");
+    bed.node.up_ok(&file);
+    wait::until("it has what it wants, as far as its file allows", || bed.budget("gold") == 12 * MS);
+    wait::until("and the last level", || bed.level("gold") == "2");
+    let obeys = || {
+        bed.say("mode", "least");
+        wait::until("the selector is asked again", || {
+            bed.budget("gold") == 4 * MS && bed.level("gold") == "0"
+        });
+    };
+    let goes_wrong = |mode: &str, words: &str| {
+        bed.say("mode", mode);
+        wait::until("that it goes wrong is told", || {
+            let row = bed.row("gold");
+            row["state"] == "blind" && row["why"].as_str().is_some_and(|why| why.contains(words))
+        });
+    };
+    obeys();
+    bed.say("mode", "hang");
+    // Meanwhile others are adapted, and it by hand.
+    bed.say("rest", "50");
+    wait::until("who has rules has what it needs", || bed.budget("rest") == 8 * MS);
+    bed.node.ok(&["adaptation", "set", "gold", "--cpu", "6ms"]);
+    assert_eq!(bed.budget("gold"), 6 * MS);
+    bed.node.ok(&["adaptation", "resume", "gold"]);
+    goes_wrong("hang", "has not answered within");
+    obeys();
+    for (mode, words) in [
+        ("die", "has ended (exit 3)"),
+        ("flood", "more than 4096 bytes"),
+        ("nonsense", "no answer"),
+        ("twice", "says more than it is asked"),
+    ] {
+        goes_wrong(mode, words);
+        obeys();
+    }
+    let running = || {
+        let count = "grep -l 'choos[e]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l";
+        bed.node.shell_ok("brain", count).trim().to_owned()
+    };
+    wait::until("what was ended is gone, with what it had started", || running() == "1");
+
+    kill_and_wait(&bed.node.pids("daemon"));
+    bed.node.up_ok(&file);
+    bed.say("mode", "most");
+    wait::until("the next daemon asks, too", || bed.budget("gold") == 12 * MS);
+    wait::until("what the daemon left is gone", || running() == "1");
+    bed.node.ok(&["down"]);
+    bed.node.finish();
+}

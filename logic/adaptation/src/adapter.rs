@@ -107,10 +107,62 @@ impl Adapter {
         home: Amounts,
     ) -> Decision {
         self.refill(settings, now_ms);
-        let mut decision = match figure {
+        let decision = match figure {
             None => self.without_figure(has, home),
             Some(figure) => self.with_figure(settings, now_ms, figure, load, has),
         };
+        self.bounded(settings, decision)
+    }
+
+    /// Takes the wish of a program that selects, or that it has none to say: within what the file
+    /// allows, and no more often. What grows grows first; what shrinks meanwhile is wished again.
+    pub fn take(
+        &mut self,
+        settings: &Settings,
+        now_ms: u64,
+        wish: Option<Amounts>,
+        has: Amounts,
+        home: Amounts,
+    ) -> Decision {
+        self.refill(settings, now_ms);
+        let decision = match wish {
+            None => self.without_figure(has, home),
+            Some(wish) => {
+                self.lost = 0;
+                self.wished(settings, now_ms, wish, has)
+            }
+        };
+        self.bounded(settings, decision)
+    }
+
+    fn wished(&self, settings: &Settings, now_ms: u64, wish: Amounts, has: Amounts) -> Decision {
+        let within = |now: Option<u64>, range: Option<Range>, wish: Option<u64>| {
+            now.zip(range).map(|(now, range)| range.clamp(wish.unwrap_or(now)))
+        };
+        let to = Amounts {
+            cpu_ns: within(has.cpu_ns, settings.cpu, wish.cpu_ns),
+            network_bits: within(has.network_bits, settings.network, wish.network_bits),
+            level: wish.level.min(settings.levels.saturating_sub(1)),
+        };
+        let greater = Amounts {
+            cpu_ns: to.cpu_ns.max(has.cpu_ns),
+            network_bits: to.network_bits.max(has.network_bits),
+            level: has.level,
+        };
+        let is_less = to.cpu_ns < has.cpu_ns || to.network_bits < has.network_bits;
+        let (action, why) = if to == has {
+            (Action::Keep, "the selector wants nothing else")
+        } else if greater != has {
+            (Action::Grow(Amounts { level: to.level, ..greater }), "the selector wants more")
+        } else if is_less && self.is_too_soon(settings, now_ms) {
+            (Action::Keep, "the selector wants less, soon")
+        } else {
+            (Action::Shrink(to), if is_less { "the selector wants less" } else { "the selector wants it" })
+        };
+        Decision { action, why: why.to_owned(), is_bounded: false }
+    }
+
+    fn bounded(&self, settings: &Settings, mut decision: Decision) -> Decision {
         let may = self.credit.is_none_or(|(credit, _)| credit >= CHANGE);
         if decision.action != Action::Keep && !may {
             decision.is_bounded = true;
@@ -217,6 +269,7 @@ fn needs(selector: &Selector) -> String {
     match selector {
         Selector::Rules { more, .. } => format!("{more} means more"),
         Selector::Feedback(feedback) => format!("more than {} is missed", feedback.target),
+        Selector::Program => "the selector wants more".to_owned(),
     }
 }
 
@@ -226,6 +279,8 @@ fn grown(settings: &Settings, figure: Figure, has: Amounts, before_less_ns: Opti
     let more = |range: &Range, now: u64| match &settings.selector {
         Selector::Feedback(feedback) => range.clamp(feedback.more(now, figure, before_less_ns)),
         Selector::Rules { .. } => range.up(now),
+        // It says itself what it wants.
+        Selector::Program => now,
     };
     let cpu_ns = has.cpu_ns.zip(settings.cpu).map(|(now, range)| more(&range, now).max(now));
     let network_bits = has.network_bits.zip(settings.network).map(|(now, range)| range.up(now).max(now));
@@ -246,6 +301,7 @@ fn shrunk(settings: &Settings, has: Amounts, peak_ns: Option<u64>) -> Option<Amo
     }
     let to = match &settings.selector {
         Selector::Feedback(_) => return correction(settings, has, peak_ns),
+        Selector::Program => return None,
         Selector::Rules { .. } => Amounts {
             cpu_ns: has.cpu_ns.zip(settings.cpu).map(|(now, range)| range.down(now).min(now)),
             network_bits: has.network_bits.zip(settings.network).map(|(now, range)| range.down(now).min(now)),

@@ -55,6 +55,8 @@ pub enum Selector {
     },
     /// The controller: the budget follows the share of work that is missed.
     Feedback(Feedback),
+    /// A program of the user's, which says what it wants ([`crate::Adapter::take`]).
+    Program,
 }
 
 /// Why two rules can't stand together.
@@ -99,6 +101,7 @@ impl Selector {
         match self {
             Self::Rules { more, .. } => more.holds(figure),
             Self::Feedback(feedback) => figure > feedback.target,
+            Self::Program => false,
         }
     }
 
@@ -108,6 +111,7 @@ impl Selector {
         match self {
             Self::Rules { less_samples, .. } => *less_samples,
             Self::Feedback(feedback) => feedback.calm_samples,
+            Self::Program => 1,
         }
     }
 }
@@ -141,6 +145,7 @@ impl Streaks {
         let (is_calm, bad_samples) = match selector {
             Selector::Rules { more_samples, less, .. } => (less.holds(figure), *more_samples),
             Selector::Feedback(_) => (!is_bad, 1),
+            Selector::Program => (false, 1),
         };
         self.bad = if is_bad { self.bad.saturating_add(1) } else { 0 };
         self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };

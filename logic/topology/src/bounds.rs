@@ -85,6 +85,12 @@ pub const CHANGES_PER_MINUTE_MAX: u64 = adaptation::CHANGES_PER_MINUTE_MAX as u6
 pub const CHANGES_PER_MINUTE_DEFAULT: u32 = 60;
 /// Levels of quality: more than any program knows.
 pub const LEVELS_MAX: u64 = 100;
+/// The shortest time that a selector may have for an answer: a busy machine wakes nobody sooner.
+pub const SELECTOR_TIMEOUT_MS_MIN: u64 = 100;
+/// The longest: meanwhile nothing is adapted.
+pub const SELECTOR_TIMEOUT_MS_MAX: u64 = 10_000;
+/// The time of a selector where the file names none.
+pub const SELECTOR_TIMEOUT_MS_DEFAULT: u64 = 1_000;
 /// Domains that give to one adaptation: an arbiter tries them all for each part of what is wanted.
 pub const GIVERS_MAX: usize = 16;
 /// Priorities of adaptations: one for each.

@@ -52,8 +52,9 @@ pub use model::{
     Health, IdOrName, IpcLimits, Job, JobPolicy, Layer, Limits, LocationKind, LocationSettings,
     LocationSource, LogLimits, Machine, MachineKernel, Monitor, Mount, Network, NetworkClass, NetworkShare,
     NodeChoice, Outside, Placement, Pressed, ProcessorShare, Program, ProgramSettings, Published, Ready,
-    Reserve, Resolv, Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal,
-    SocketMount, SocketPlace, SocketSettings, Stop, Topology, User, Verb, VolumeMount, VolumeStore, Who,
+    Reserve, Resolv, Restart, RestartPolicy, Root, SelectorProgram, Service, ServiceKind, ServiceMount,
+    Settings, Signal, SocketMount, SocketPlace, SocketSettings, Stop, Topology, User, Verb, VolumeMount,
+    VolumeStore, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};

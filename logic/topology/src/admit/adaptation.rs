@@ -1,17 +1,17 @@
 //! The rules of adaptations.
 
+use super::domain::argv;
 use super::{Context, named};
 use crate::diagnostic::Code;
 use crate::file::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm};
-use crate::model::{Adaptation, Domain, Giving, Monitor, MonitorWord, Pressed};
+use crate::model::{Adaptation, Domain, Giving, Monitor, MonitorWord, Pressed, SelectorProgram};
 use crate::name::Name;
 use crate::read::{At, Field};
 use crate::scalar::{nanos_text, rate_text};
 use crate::suggest::quoted;
 use adaptation::{Feedback, Figure, Range, RangeError, Selector, Settings, Threshold};
 
-const RULES: &str =
-    "more = { above = 5, samples = 2 } and less = { below = 1, samples = 10 }, or feedback = { target = 1 }";
+const RULES: &str = "more = { above = 5, samples = 2 } and less = { below = 1, samples = 10 }, or feedback = { target = 1 }, or selector = { command = [\"./selector\"] }";
 
 /// All adaptations that are whole, sorted by name; what is wrong with the others is reported.
 pub(super) fn all(domains: &[Domain], cx: &mut Context<'_, '_>) -> Vec<Adaptation> {
@@ -66,6 +66,7 @@ fn one(
     let of = form.domain.given()?;
     let domain = cx.domain_called(of)?;
     let monitor = monitor(at, &domain, cx);
+    let program = program(form, &domain, cx);
     let selector = selector(at, cx);
     let promised = domains.iter().find(|known| known.name == domain)?;
     let reserve = promised.reserve.as_ref();
@@ -80,7 +81,13 @@ fn one(
                 cx,
             );
         }
-        budget_range(range, share?.budget_ns, share?.period_ns, form.feedback.is_absent(), cx)
+        budget_range(
+            range,
+            share?.budget_ns,
+            share?.period_ns,
+            form.feedback.is_absent() && form.selector.is_absent(),
+            cx,
+        )
     });
     let network = form.network.given().and_then(|range| {
         let share = reserve.and_then(|reserve| reserve.network);
@@ -116,6 +123,7 @@ fn one(
                 .value()
                 .map_or(crate::bounds::CHANGES_PER_MINUTE_DEFAULT, |count| count.0),
         },
+        selector: program,
         from: givers(form, &domain, domains, cx),
         priority: form.priority.value().map_or(0, |count| count.0),
         dry_run: form.dry_run.value().copied().unwrap_or(false),
@@ -170,6 +178,23 @@ fn service(at: &At<AdaptationForm>, domain: &Name, cx: &mut Context<'_, '_>) -> 
     None
 }
 
+/// The program that decides, if one does.
+fn program(form: &AdaptationForm, domain: &Name, cx: &mut Context<'_, '_>) -> Option<SelectorProgram> {
+    let at = form.selector.given()?;
+    if form.feedback.given().is_some() {
+        let message = "either a program decides, or the controller does";
+        cx.out.error(Code::Conflict, &at.span, message).help("leave `selector` out, or `feedback`");
+    }
+    let domain = match at.value.domain.given() {
+        Some(named) => cx.domain_called(named)?,
+        None => domain.clone(),
+    };
+    let command = argv(at.value.command.given()?, cx);
+    let timeout = at.value.timeout.value();
+    let timeout_ms = timeout.map_or(crate::bounds::SELECTOR_TIMEOUT_MS_DEFAULT, |ms| ms.0);
+    Some(SelectorProgram { domain, command, timeout_ms })
+}
+
 fn selector(at: &At<AdaptationForm>, cx: &mut Context<'_, '_>) -> Option<Selector> {
     let form = &at.value;
     if let Some(feedback) = form.feedback.given() {
@@ -199,7 +224,16 @@ fn selector(at: &At<AdaptationForm>, cx: &mut Context<'_, '_>) -> Option<Selecto
             feedback.value.samples.value().map_or(crate::bounds::FEEDBACK_SAMPLES_DEFAULT, |count| count.0);
         return Some(Selector::Feedback(Feedback { target: target.value.0, calm_samples }));
     }
-    if form.feedback.is_broken() {
+    if let Some(selector) = form.selector.given() {
+        if form.more.given().is_some() || form.less.given().is_some() {
+            let message = "either a program decides, or rules do";
+            cx.out
+                .error(Code::Conflict, &selector.span, message)
+                .help("leave `selector` out, or `more` and `less`");
+        }
+        return Some(Selector::Program);
+    }
+    if form.feedback.is_broken() || form.selector.is_broken() {
         return None;
     }
     if form.more.is_absent() || form.less.is_absent() {

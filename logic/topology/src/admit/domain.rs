@@ -267,7 +267,7 @@ fn refuse_nothing(name: &At<Name>, head: &Span, cx: &mut Context<'_, '_>) {
 }
 
 /// A command that names a program.
-fn argv(command: &At<Command>, cx: &mut Context<'_, '_>) -> Vec<String> {
+pub(super) fn argv(command: &At<Command>, cx: &mut Context<'_, '_>) -> Vec<String> {
     let argv: Vec<String> = command.value.0.iter().map(|item| item.value.0.clone()).collect();
     match argv.first() {
         None => {

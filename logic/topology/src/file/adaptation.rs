@@ -1,5 +1,6 @@
 //! The keys of adaptations.
 
+use super::Command;
 use crate::bounds::*;
 use crate::model::MonitorWord;
 use crate::read::{Named, table_form};
@@ -24,6 +25,8 @@ table_form! {
         /// In place of the rules, the controller: the budget of the processor follows the share of
         /// work that is missed.
         feedback: FeedbackForm => optional,
+        /// In place of the rules, a program that says what is wanted.
+        selector: SelectorForm => optional,
         /// Between what its budget of the processor moves.
         cpu: BudgetRangeForm => optional,
         /// Between what its rate of the link moves.
@@ -64,6 +67,19 @@ table_form! {
         target: FigureText => required,
         /// For how many samples in a row it has to be kept before less is given.
         samples: Count<1, RULE_SAMPLES_MAX> => FEEDBACK_SAMPLES_DEFAULT,
+    }
+}
+
+table_form! {
+    /// A program that is told each figure, and says what is wanted.
+    SelectorForm as "a selector" {
+        /// This command runs in the domain as long as the adaptation does: a line of JSON comes in
+        /// for each sample, and one goes out.
+        command: Command => required,
+        /// Where it runs; where nothing is said, in the domain that is adapted.
+        domain: Filled => optional,
+        /// How long it may take to answer; then it is ended, and begun anew.
+        timeout: Millis<SELECTOR_TIMEOUT_MS_MIN, SELECTOR_TIMEOUT_MS_MAX> => "1s",
     }
 }
 

@@ -18,6 +18,9 @@ pub struct Adaptation {
     pub every_ms: u64,
     /// The selector, and the ranges in which the promise moves.
     pub settings: Settings,
+    /// The program that selects, where rules and the controller do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<SelectorProgram>,
     /// The domains that give where the node has no room, the first ones first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<Giving>,
@@ -25,6 +28,18 @@ pub struct Adaptation {
     pub priority: u32,
     /// Whether it only says what it would do.
     pub dry_run: bool,
+}
+
+/// A program of the user's that says what is wanted, a line for each sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SelectorProgram {
+    /// Where it runs.
+    pub domain: Name,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// How long it may take to answer a sample, in ms.
+    pub timeout_ms: u64,
 }
 
 /// A domain that gives.

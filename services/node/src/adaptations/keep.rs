@@ -126,6 +126,7 @@ fn kept_key(dc: &str, name: &str) -> String {
 
 /// Watches and adapts for as long as the daemon lives.
 pub(crate) async fn follow(adaptations: Arc<Adaptations>, broker: Broker) {
+    adaptations.runtime.get_or_init(tokio::runtime::Handle::current);
     loop {
         let looked = {
             let adaptations = Arc::clone(&adaptations);

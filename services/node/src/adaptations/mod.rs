@@ -9,20 +9,23 @@
 mod act;
 mod keep;
 mod monitor;
+mod program;
 
 use crate::base::{RegistryDebug, meant};
 use crate::domains::Domains;
-use crate::reservations::Book;
+use crate::reservations::{Book, Held};
 use act::Outcome;
-use adaptation::{Action, Adapter, Amounts};
+use adaptation::{Action, Adapter, Amounts, Selector};
 use admin::adaptation::{AdaptationChange, AdaptationRow, SetAdaptation, amounts_text};
 use admin::{Code, Problem};
 use monitor::{Reading, Source, Watch};
+use program::{Heard, Program};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use topology::Adaptation;
 
@@ -43,6 +46,8 @@ pub(crate) struct Adaptations {
     running: Mutex<BTreeMap<(String, String), Running>>,
     /// Somebody has set something: who waits for the next sample looks again.
     poked: Notify,
+    /// Where programs that select are asked, as soon as somebody follows.
+    runtime: OnceLock<Handle>,
 }
 
 /// One adaptation.
@@ -54,6 +59,8 @@ struct Running {
     adapted: BTreeSet<String>,
     adapter: Adapter,
     watch: Watch,
+    /// The program that selects, where one does and was asked.
+    program: Option<Program>,
     /// When its next figure is read.
     due_ms: u64,
     paused: bool,
@@ -84,6 +91,7 @@ impl Running {
             adapted: BTreeSet::new(),
             adapter: Adapter::default(),
             watch: Watch::default(),
+            program: None,
             due_ms: 0,
             paused,
             level,
@@ -117,6 +125,9 @@ impl Running {
         let monitor = &self.adaptation.monitor;
         let source = Source { monitor, vtm: &vtm, every_ms, now_ms, frontend, reserve: &held.now };
         let (reading, load) = self.watch.read(book, &source);
+        if self.adaptation.settings.selector == Selector::Program {
+            return self.sample_by_program(book, &held, now_ms, reading);
+        }
         let figure = match reading {
             Reading::Same => return None,
             Reading::Figure(figure) => Some(figure),
@@ -148,6 +159,81 @@ impl Running {
             Action::Keep => return None,
             Action::Grow(to) => self.get(book, &held, has, to, &decision.why),
             Action::Shrink(to) | Action::Return(to) => self.give(book, &held, has, to, &decision.why),
+        };
+        let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.conclude(now_ms, has, decision.action, outcome, &decision.why, took_us)
+    }
+
+    /// The same where a program selects: takes its answer to an earlier sample, and asks about this
+    /// one. It is not waited for.
+    fn sample_by_program(
+        &mut self,
+        book: &Book,
+        held: &Held,
+        now_ms: u64,
+        reading: Reading,
+    ) -> Option<Happened> {
+        let begun = Instant::now();
+        let (figure, silence) = match reading {
+            Reading::Figure(figure) => (Some(figure), None),
+            Reading::Same => (None, None),
+            Reading::Nothing(why) => (None, Some(why)),
+        };
+        if figure.is_some() || silence.is_some() {
+            self.figure = figure.map(|figure| figure.to_string());
+        }
+        if self.paused {
+            self.state = "paused";
+            return None;
+        }
+        let heard = self.program.as_ref().map_or(Heard::Nothing, Program::hear);
+        // `Some(None)`: it should have said something, and has not.
+        let wish = match (heard, silence) {
+            (Heard::Wish(wish), _) => Some(Some(wish)),
+            (Heard::Trouble(why), _) | (Heard::Nothing, Some(why)) => {
+                self.why = why;
+                Some(None)
+            }
+            (Heard::Nothing, None) => None,
+        };
+        self.state = match wish {
+            Some(None) => "blind",
+            _ if self.adaptation.dry_run => "dry-run",
+            _ => "watching",
+        };
+        let happened = wish.and_then(|wish| self.follow_wish(book, held, now_ms, wish, begun));
+        if let (Some(figure), Some(program), Some(held)) =
+            (figure, &mut self.program, book.held(&format!("{}/{}", self.dc, self.adaptation.domain)))
+        {
+            let has = act::amounts(&self.adaptation, &held.now, self.level);
+            let home = act::amounts(&self.adaptation, &held.file, 0);
+            program.ask(&self.adaptation.settings, figure, has, home);
+        }
+        happened
+    }
+
+    fn follow_wish(
+        &mut self,
+        book: &Book,
+        held: &Held,
+        now_ms: u64,
+        wish: Option<program::Wish>,
+        begun: Instant,
+    ) -> Option<Happened> {
+        let has = act::amounts(&self.adaptation, &held.now, self.level);
+        let home = act::amounts(&self.adaptation, &held.file, 0);
+        let wish = wish.map(|wish| wish.from(has));
+        let decision = self.adapter.take(&self.adaptation.settings, now_ms, wish, has, home);
+        if wish.is_some() || decision.action != Action::Keep {
+            self.why.clone_from(&decision.why);
+        }
+        let outcome = match decision.action {
+            Action::Keep => {
+                self.refused = None;
+                return None;
+            }
+            Action::Grow(to) => self.get(book, held, has, to, &decision.why),
+            Action::Shrink(to) | Action::Return(to) => self.give(book, held, has, to, &decision.why),
         };
         let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.conclude(now_ms, has, decision.action, outcome, &decision.why, took_us)
@@ -236,7 +322,7 @@ impl Running {
 impl Adaptations {
     pub(crate) fn new(book: Arc<Book>, domains: Arc<Domains>, registry: Arc<dyn RegistryDebug>) -> Self {
         let (started, running, poked) = (Instant::now(), Mutex::default(), Notify::new());
-        Self { book, domains, registry, started, running, poked }
+        Self { book, domains, registry, started, running, poked, runtime: OnceLock::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, String), Running>> {
@@ -271,6 +357,11 @@ impl Adaptations {
             let now_ms = self.now_ms();
             let Some(one) = running.get_mut(key) else { continue };
             one.due_ms = now_ms.saturating_add(one.adaptation.every_ms);
+            if let (Some(selector), None, Some(runtime)) =
+                (&one.adaptation.selector, &one.program, self.runtime.get())
+            {
+                one.program = Some(Program::begin(runtime, &self.domains, key, selector));
+            }
             let (level, said) = (one.level, said.get(&(one.dc.clone(), one.adaptation.domain.to_string())));
             let happened = one.sample(&self.book, now_ms, said);
             if one.level != level {

@@ -20,6 +20,8 @@ use topology::{Domain, Health, Liveness, Standing};
 /// A variable that every process of a check has, by which what hangs is found, its children
 /// included.
 const MARK: &str = "TOMBOLO_HEALTH_CHECK";
+/// As it begins in an environment.
+const MARKED: &str = "TOMBOLO_HEALTH_CHECK=";
 /// How much of what a check writes is looked at, in bytes: the end of it.
 const OUTPUT_BYTES: usize = 4096;
 /// How much of that is told, in characters: a line.
@@ -75,7 +77,7 @@ impl Checks {
         checks.task.abort();
         // It ends as soon as it is looked at.
         let _aborted = (&mut checks.task).await;
-        end_left(node, me).await;
+        end_left(node, &me.dc, &me.name, MARKED).await;
     }
 
     /// Comes back with the reason when the domain is to be restarted; never where nobody asks.
@@ -108,7 +110,7 @@ async fn ask_until_dead(
         since += boots.elapsed();
     }
     // What an earlier daemon asked and did not live to end.
-    end_left(&node, &me).await;
+    end_left(&node, &me.dc, &me.name, MARKED).await;
     let grace = Duration::from_millis(domain.ready_timeout_ms);
     let mut liveness = Liveness::default();
     loop {
@@ -161,7 +163,7 @@ async fn check(node: &Arc<Domains>, me: &Supervised, health: &Health) -> Result<
         Ok(Ok(status)) => status.code().map_or_else(|| status.to_string(), |code| format!("exit {code}")),
         Ok(Err(error)) => format!("it can't be awaited: {error}"),
         Err(_) => {
-            end_left(node, me).await;
+            end_left(node, &me.dc, &me.name, MARKED).await;
             // The helper takes with it what a runtime has begun in a domain without room; killed,
             // it could not.
             let _ended = tokio::time::timeout(2 * HELPER_SLACK, child.wait()).await;
@@ -194,32 +196,39 @@ fn last_line(said: &[u8]) -> Option<String> {
     Some(line.chars().take(TOLD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
-/// Kills what is left of a check in its domain. A guest's own agent does so in a guest, when
-/// whoever asked is gone.
-async fn end_left(node: &Arc<Domains>, me: &Supervised) {
+/// Returns a command that runs another one in a domain.
+///
+/// # Errors
+/// The domain does not run.
+pub(crate) fn command_in(
+    node: &Domains,
+    dc: &str,
+    domain: &str,
+    options: &domain::ExecOptions,
+) -> domain::Result<std::process::Command> {
+    domain::exec_command(&node.layout, dc, domain, options)
+}
+
+/// Kills what is left in a domain of what was run there with a variable that begins so. A guest's
+/// own agent does so in a guest, when whoever asked is gone.
+pub(crate) async fn end_left(node: &Arc<Domains>, dc: &str, domain: &str, marked: &str) {
     for _ in 0..SWEEPS {
-        let (of, dc, name) = (Arc::clone(node), me.dc.clone(), me.name.clone());
-        let pids = CHECKS.run(move || domain::pids_of(&of.layout, &dc, &name).unwrap_or_default()).await;
-        match end_marked(&node.layout.program, pids.unwrap_or_default()).await {
+        let (of, dc_of, name) = (Arc::clone(node), dc.to_owned(), domain.to_owned());
+        let pids = CHECKS.run(move || domain::pids_of(&of.layout, &dc_of, &name).unwrap_or_default()).await;
+        match end_marked(&node.layout.program, pids.unwrap_or_default(), marked).await {
             Ok(0) => return,
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(
-                    dc = me.dc,
-                    domain = me.name,
-                    error,
-                    "what a health check has left can't be found"
-                );
+                tracing::warn!(dc, domain, marked, error, "what was left in a domain can't be found");
                 return;
             }
         }
     }
-    let (dc, domain) = (&me.dc, &me.name);
-    tracing::warn!(dc, domain, "a health check starts processes faster than they can be ended");
+    tracing::warn!(dc, domain, marked, "it starts processes faster than they can be ended");
 }
 
-/// Kills those of these processes that are of a check; says how many they were.
-async fn end_marked(program: &Path, pids: Vec<u32>) -> Result<usize, String> {
+/// Kills those of these processes that have the mark; says how many they were.
+async fn end_marked(program: &Path, pids: Vec<u32>, marked: &str) -> Result<usize, String> {
     // Before they are looked at: by this it is the same process that is killed.
     let opened = |pid: u32| {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
@@ -232,18 +241,24 @@ async fn end_marked(program: &Path, pids: Vec<u32>) -> Result<usize, String> {
     // What a process has in its memory can be a file of its own tenant's server, who never answers:
     // a process of ours waits for that, and no thread of the daemon.
     let mut finder = tokio::process::Command::new(program);
-    finder.arg(MARKED_ROLE).args(processes.keys().map(u32::to_string)).env_clear().stdin(Stdio::null());
+    finder
+        .arg(MARKED_ROLE)
+        .args(processes.keys().map(u32::to_string))
+        .arg(marked)
+        .env_clear()
+        .stdin(Stdio::null());
     finder.stderr(Stdio::null()).kill_on_drop(true);
     let found = tokio::time::timeout(FIND_TIMEOUT, finder.output());
     let found =
         found.await.map_err(|_| format!("its processes were not looked through within {FIND_TIMEOUT:?}"))?;
     let found = found.map_err(|error| error.to_string())?;
-    let marked = String::from_utf8_lossy(&found.stdout);
-    let marked = marked.lines().filter_map(|line| processes.get(&line.parse::<u32>().ok()?));
+    let said = String::from_utf8_lossy(&found.stdout);
+    let marked = said.lines().filter_map(|line| processes.get(&line.parse::<u32>().ok()?));
     Ok(marked.filter(|process| pidfd_send_signal(process, Signal::KILL).is_ok()).count())
 }
 
-/// The role that says which processes are of a health check: their numbers are its arguments.
+/// The role that says which processes have a variable that begins in a certain way: their numbers
+/// are its arguments, and that beginning is the last one.
 pub const MARKED_ROLE: &str = "internal-marked";
 
 /// See [`MARKED_ROLE`].
@@ -251,18 +266,18 @@ pub const MARKED_ROLE: &str = "internal-marked";
 /// # Errors
 /// The standard output is closed.
 pub fn marked_main(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
-    let pids = arguments.filter_map(|argument| argument.to_str()?.parse::<u32>().ok());
-    for pid in pids.filter(|pid| is_marked(*pid)) {
+    let mut arguments: Vec<OsString> = arguments.collect();
+    let Some(mark) = arguments.pop().filter(|mark| !mark.is_empty()) else { return Ok(()) };
+    let pids = arguments.iter().filter_map(|argument| argument.to_str()?.parse::<u32>().ok());
+    for pid in pids.filter(|pid| is_marked(*pid, mark.as_encoded_bytes())) {
         writeln!(std::io::stdout(), "{pid}").map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
-fn is_marked(pid: u32) -> bool {
+fn is_marked(pid: u32, mark: &[u8]) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment
-        .split(|byte| *byte == 0)
-        .any(|variable| variable.strip_prefix(MARK.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")))
+    environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark))
 }
 
 #[cfg(test)]
@@ -288,7 +303,8 @@ mod tests {
             command.spawn().expect("sleep runs")
         };
         let (mut ours, mut other) = (run(true), run(false));
-        assert!(is_marked(ours.id()) && !is_marked(other.id()) && !is_marked(u32::MAX));
+        let marked = |pid| is_marked(pid, MARKED.as_bytes());
+        assert!(marked(ours.id()) && !marked(other.id()) && !marked(u32::MAX));
         for child in [&mut ours, &mut other] {
             child.kill().expect("it ran on");
             child.wait().expect("it ended");
@@ -312,10 +328,10 @@ mod tests {
         finds("#!/bin/sh\necho 1; echo garbage; echo $2\n");
         let (first, second) =
             if one.id() < other.id() { (&mut one, &mut other) } else { (&mut other, &mut one) };
-        assert_eq!(end_marked(&finder, pids.clone()).await, Ok(1));
+        assert_eq!(end_marked(&finder, pids.clone(), MARKED).await, Ok(1));
         assert_eq!(first.wait().expect("it ended").signal(), Some(Signal::KILL.as_raw()));
         finds("#!/bin/sh\nexec sleep 60\n");
-        let given_up = end_marked(&finder, vec![second.id()]).await.expect_err("it says nothing");
+        let given_up = end_marked(&finder, vec![second.id()], MARKED).await.expect_err("it says nothing");
         assert!(given_up.contains("not looked through"), "{given_up}");
         second.kill().expect("it ran on");
         second.wait().expect("it ended");
