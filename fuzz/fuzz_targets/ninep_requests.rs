@@ -40,7 +40,7 @@ fn within(message: &[u8], field: &[u8]) -> bool {
 
 /// An answer that lists a name has it whole or not at all, and says its own size.
 fn listed(name: &[u8]) {
-    let qid = Qid { folder: false, path: 1 };
+    let qid = Qid { folder: false, link: false, path: 1 };
     let mut listing = Vec::new();
     let whole = put_entry(&mut listing, 256, qid, 1, name);
     assert_eq!(whole, listing.ends_with(name) && !listing.is_empty());

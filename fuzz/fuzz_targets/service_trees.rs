@@ -4,13 +4,13 @@
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use wire::service::{
-    Attributes, Change, Entry, Header, Kind, List, Node, Operation, Phase, Range, SERIAL_BITS, Terms, below,
-    flags, offset_of, root_of,
+    Attributes, Change, Entry, Header, Kind, List, Node, Operation, Phase, Range, Room, SERIAL_BITS, Terms,
+    below, flags, is_target, offset_of, root_of,
 };
 
 fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 9 {
+    match kind % 10 {
         0 => {
             if let Ok(node) = Node::decode(bytes) {
                 assert_eq!(node.encode(), bytes);
@@ -23,7 +23,11 @@ fuzz::target!(|bytes: &[u8]| {
             if let Ok(change) = Change::decode(bytes) {
                 assert_eq!(change.encode(), bytes);
                 assert!(is_name(change.name));
-                assert_eq!(is_name(change.new_name), change.operation == Operation::Rename);
+                match change.operation {
+                    Operation::Rename => assert!(is_name(change.new_name)),
+                    Operation::Symlink => assert!(is_target(change.new_name)),
+                    _ => assert!(change.new_name.is_empty()),
+                }
             }
         }
         3 => {
@@ -50,6 +54,12 @@ fuzz::target!(|bytes: &[u8]| {
         7 => {
             if let Ok(list) = List::decode(bytes) {
                 assert_eq!(list.encode(), bytes);
+            }
+        }
+        8 => {
+            if let Ok(room) = Room::decode(bytes) {
+                assert_eq!(room.encode(), bytes);
+                assert!(room.bytes.1 <= room.bytes.0 && room.nodes.1 <= room.nodes.0);
             }
         }
         _ => whole(bytes),

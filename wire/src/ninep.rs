@@ -107,13 +107,15 @@ pub enum NinepError {
 pub struct Qid {
     /// Whether it is a folder.
     pub folder: bool,
+    /// Whether it is a symbolic link.
+    pub link: bool,
     /// The node's number.
     pub path: u64,
 }
 
 impl Qid {
     fn put(self, out: &mut Vec<u8>) {
-        out.push(if self.folder { 0x80 } else { 0 });
+        out.push(if self.folder { 0x80 } else { 0 } | if self.link { 0x02 } else { 0 });
         // Version 0: nothing of it may be kept (`docs/spec/ninep.md`).
         out.extend_from_slice(&0_u32.to_le_bytes());
         out.extend_from_slice(&self.path.to_le_bytes());
@@ -139,7 +141,7 @@ pub enum Request<'a> {
     Statfs { fid: u32 },
     Open { fid: u32, flags: u32 },
     Create { fid: u32, name: &'a [u8], flags: u32, mode: u32 },
-    Symlink { fid: u32, name: &'a [u8] },
+    Symlink { fid: u32, name: &'a [u8], target: &'a [u8] },
     Mknod { fid: u32, name: &'a [u8], mode: u32 },
     Rename { fid: u32, folder: u32, name: &'a [u8] },
     Readlink { fid: u32 },
@@ -270,8 +272,8 @@ fn body<'a>(number: u8, f: &mut Fields<'a>) -> Result<Option<Request<'a>>, Ninep
             Some(Request::Create { fid, name, flags, mode })
         },
         SYMLINK => |f: &mut Fields<'a>| {
-            let (fid, name, _target, _gid) = (f.u32()?, f.string()?, f.string()?, f.u32()?);
-            Some(Request::Symlink { fid, name })
+            let (fid, name, target, _gid) = (f.u32()?, f.string()?, f.string()?, f.u32()?);
+            Some(Request::Symlink { fid, name, target })
         },
         MKNOD => |f: &mut Fields<'a>| {
             let (fid, name, mode) = (f.u32()?, f.string()?, f.u32()?);
@@ -400,6 +402,8 @@ pub enum Reply {
     Open(Qid),
     Create(Qid),
     Mknod(Qid),
+    Symlink(Qid),
+    Readlink(Vec<u8>),
     Rename,
     Getattr(Stat),
     Setattr,
@@ -421,8 +425,12 @@ pub fn put_entry(listing: &mut Vec<u8>, most: usize, qid: Qid, offset: u64, name
     }
     qid.put(listing);
     listing.extend_from_slice(&offset.to_le_bytes());
-    // DT_DIR and DT_REG.
-    listing.push(if qid.folder { 4 } else { 8 });
+    // DT_DIR, DT_LNK and DT_REG.
+    listing.push(match (qid.folder, qid.link) {
+        (true, _) => 4,
+        (false, true) => 10,
+        (false, false) => 8,
+    });
     listing.extend_from_slice(&length.to_le_bytes());
     listing.extend_from_slice(name);
     true
@@ -444,6 +452,8 @@ impl Reply {
             Self::Open(_) => number::LOPEN,
             Self::Create(_) => number::LCREATE,
             Self::Mknod(_) => number::MKNOD,
+            Self::Symlink(_) => number::SYMLINK,
+            Self::Readlink(_) => number::READLINK,
             Self::Rename => number::RENAME,
             Self::Getattr(_) => number::GETATTR,
             Self::Setattr => number::SETATTR,
@@ -478,7 +488,11 @@ impl Reply {
                 out.extend_from_slice(&(version.len() as u16).to_le_bytes());
                 out.extend_from_slice(version);
             }
-            Self::Attach(qid) | Self::Mknod(qid) | Self::Mkdir(qid) => qid.put(out),
+            Self::Attach(qid) | Self::Mknod(qid) | Self::Symlink(qid) | Self::Mkdir(qid) => qid.put(out),
+            Self::Readlink(target) => {
+                out.extend_from_slice(&(target.len() as u16).to_le_bytes());
+                out.extend_from_slice(target);
+            }
             Self::Walk(qids) => {
                 out.extend_from_slice(&(qids.len() as u16).to_le_bytes());
                 qids.iter().for_each(|qid| qid.put(out));
@@ -575,7 +589,7 @@ mod tests {
 
     #[test]
     fn replies_have_the_sizes_of_the_protocol() {
-        let qid = Qid { folder: true, path: 1 };
+        let qid = Qid { folder: true, link: false, path: 1 };
         let zero = (0, 0);
         let stat = Stat {
             qid,

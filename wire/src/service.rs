@@ -9,14 +9,18 @@
 mod nodes;
 mod terms;
 
-pub use nodes::{Attributes, Change, Entry, List, Node, Operation, Range, below, offset_of, root_of};
+pub use nodes::{
+    Attributes, Change, Entry, List, Node, Operation, Range, Room, below, is_target, offset_of, root_of,
+};
 pub use terms::Terms;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Newest version of this protocol; an [`Export::version`] says the oldest that has all it uses.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
+/// The oldest version with symbolic links ([`Behaviour::Symlink`]) and [`Kind::Room`].
+pub const VERSION_WITH_LINKS: u32 = 4;
 /// Oldest version that is understood: files that answer, and nothing else.
 pub const VERSION_MIN: u32 = 1;
 /// Bytes of a [`Header`].
@@ -45,6 +49,8 @@ pub const MAX_TRANSFER_BYTES: usize = 60 * 1024;
 pub const SERIAL_BITS: u32 = 24;
 /// Longest name of a node, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
+/// Longest target of a symbolic link, in bytes: the longest path but its NUL.
+pub const MAX_TARGET_BYTES: usize = 4095;
 /// Bytes of a [`Node`].
 pub const NODE_BYTES: usize = 48;
 /// Bytes of a [`List`].
@@ -57,6 +63,8 @@ pub const CHANGE_BYTES: usize = 20;
 pub const RANGE_BYTES: usize = 12;
 /// Bytes of an [`Attributes`].
 pub const SET_BYTES: usize = 32;
+/// Bytes of a [`Room`].
+pub const ROOM_BYTES: usize = 32;
 /// Bytes of a [`Terms`].
 pub const TERMS_BYTES: usize = 8;
 /// A user or a group that is not said: whoever owns the mount.
@@ -159,6 +167,11 @@ pub enum Kind {
     /// requests that it has taken and does not answer; any other request that has no answer it has
     /// not taken.
     Leave = 23,
+    /// Consumer → backend: the target of the symbolic link `file`. Answered by its bytes.
+    Follow = 24,
+    /// Consumer → backend: how much room the tree has that the node `file` is in. Answered by
+    /// [`Room`].
+    Room = 25,
 }
 
 impl TryFrom<u16> for Kind {
@@ -186,6 +199,8 @@ impl TryFrom<u16> for Kind {
             21 => Self::Sync,
             22 => Self::Ready,
             23 => Self::Leave,
+            24 => Self::Follow,
+            25 => Self::Room,
             other => return Err(DecodeError::UnknownKind(other)),
         })
     }
@@ -349,6 +364,9 @@ pub enum Behaviour {
     /// A folder of which only the backend knows what is in it. Called [`OWN_FOLDER`], it is the
     /// service's own folder.
     Folder,
+    /// A symbolic link, below folders only: a path that the consumer's kernel follows, and nobody
+    /// else.
+    Symlink,
 }
 
 /// The name of an exported folder that is the folder of the service itself.

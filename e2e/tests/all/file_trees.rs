@@ -135,7 +135,6 @@ fn what_one_domain_writes_the_others_read_at_once() {
     refused(&node, "cellar", "echo x > /srv/tree/a/b/f", "ermission denied");
     refused(&node, "cellar", "rm -f /srv/tree/a/b/f", "ermission denied");
     refused(&node, "cellar", "mkdir /srv/tree/c", "ermission denied");
-    refused(&node, "hall", "ln -s /etc/passwd /srv/tree/l", "not permitted");
     refused(&node, "hall", "mkfifo /srv/tree/p", "not permitted");
     hall("cp /bin/true /srv/tree/true && chmod 4755 /srv/tree/true; test ! -u /srv/tree/true");
     // The directory is the node's, with what is in the tree.
@@ -144,6 +143,45 @@ fn what_one_domain_writes_the_others_read_at_once() {
     node.ok(&["down", "house"]);
     node.up_ok(&topology(""));
     wait::until("the tree is as it was", || node.shell("cellar", "cat /srv/tree/a/b/f").out == "new\n");
+}
+
+// A link is a path that whoever opens it follows, in its own root; the server never does.
+#[test]
+fn links_are_followed_by_whoever_opens_them_and_df_shows_the_quota() {
+    let Some(node) = start("settings = { bytes = \"16MiB\", inodes = 100 }") else { return };
+    let hall = |line: &str| node.shell_ok("hall", line);
+    let attic = |line: &str| node.shell_ok("attic", line);
+    hall("mkdir /srv/tree/d && echo one > /srv/tree/d/f && ln -s d/f /srv/tree/l && ln -s d /srv/tree/e");
+    assert_eq!(attic("readlink /srv/tree/l && cat /srv/tree/l /srv/tree/e/f"), "d/f\none\none\n");
+    attic("echo two > /srv/tree/l");
+    assert_eq!(hall("cat /srv/tree/d/f"), "two\n");
+    assert_eq!(attic("ls -F /srv/tree | tr '\\n' ' '"), "d/ e@ l@ ");
+    // It leads out of the tree into the files of whoever follows it.
+    hall("ln -s ../self/name /srv/tree/out && ln -s /srv/self/name /srv/tree/far");
+    assert_eq!(hall("cat /srv/tree/out /srv/tree/far"), "hall\nhall\n");
+    assert_eq!(attic("cat /srv/tree/out /srv/tree/far"), "attic\nattic\n");
+    hall("ln -s itself /srv/tree/itself && ln -s nowhere /srv/tree/dangling");
+    refused(&node, "attic", "cat /srv/tree/itself", "Too many levels");
+    refused(&node, "attic", "cat /srv/tree/dangling", "No such file");
+    refused(&node, "attic", "ln -s x /srv/tree/l", "File exists");
+    refused(&node, "cellar", "ln -s x /srv/tree/y", "ermission denied");
+    // Renamed, linked, touched and removed, it is the link, and not what it leads to.
+    hall("mv /srv/tree/l /srv/tree/m && ln /srv/tree/m /srv/tree/n && touch -h -d @1000 /srv/tree/m");
+    assert_eq!(attic("stat -c '%F %h %Y %s' /srv/tree/n"), "symbolic link 2 1000 3\n");
+    attic("rm /srv/tree/m /srv/tree/n && rm -r /srv/tree/e");
+    assert_eq!(hall("cat /srv/tree/d/f"), "two\n");
+    // The server dies, and knows them again.
+    node::kill(server(&node));
+    assert_eq!(attic("readlink /srv/tree/out"), "../self/name\n");
+    // df shows the quota and what is left of it, to each domain that sees the tree.
+    hall("head -c 4M /dev/zero > /srv/tree/four");
+    let df = "df --output=size,avail,itotal -B1 /srv/tree/d | tail -1";
+    let shown: Vec<u64> =
+        node.shell_ok("cellar", df).split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert_eq!((shown[0], shown[2]), (16 << 20, 100), "{shown:?}");
+    assert!((11 << 20..=12 << 20).contains(&shown[1]), "{shown:?}");
+    let room = node.shell_ok("cellar", "stat -f -c '%b %S %c' /srv/tree");
+    assert_eq!(room, "4096 4096 100\n");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use thiserror::Error;
 use wire::control::MountedService;
 use wire::service::{
     Behaviour, Export, FileExport, Node as Described, OWN_FOLDER, OWNER_NONE, SERIAL_BITS, VERSION,
-    VERSION_MIN, root_of,
+    VERSION_MIN, VERSION_WITH_LINKS, root_of,
 };
 
 /// Most services that one domain shows, those of the past included.
@@ -297,6 +297,20 @@ impl Tree {
         }
     }
 
+    /// Whether a service's consumers know symbolic links, and may ask for its room.
+    pub(crate) fn has_links(&self, at: usize) -> bool {
+        let export = self.services.get(at).and_then(|service| service.export.as_ref());
+        export.is_some_and(|export| export.version >= VERSION_WITH_LINKS)
+    }
+
+    /// The folder of the one service that can be asked for its room; none where there are several.
+    pub(crate) fn only_with_room(&self) -> Option<(usize, u32)> {
+        let services = self.services.iter().enumerate().filter(|(_, service)| service.present);
+        let mut with_room = services.map(|(at, _)| at).filter(|&at| self.has_links(at));
+        let at = with_room.next().filter(|_| with_room.next().is_none())?;
+        self.asked_at(Node::Service(at))
+    }
+
     /// Whether a domain may see what is in the exported folder of this number, and change it.
     pub(crate) fn rights(&self, (at, id): (usize, u32)) -> Option<(bool, Option<bool>)> {
         let service = self.services.get(at).filter(|service| service.present)?;
@@ -371,10 +385,13 @@ impl Tree {
 impl Tree {
     /// Returns the attributes for stat(2) of a node that a backend has described.
     pub(crate) fn described(&self, service: usize, node: &Described) -> fuse_attr {
-        let is_folder = node.behaviour == Behaviour::Folder;
-        let kind = if is_folder { libc_mode::FOLDER } else { libc_mode::FILE };
+        let kind = match node.behaviour {
+            Behaviour::Folder => libc_mode::FOLDER,
+            Behaviour::Symlink => libc_mode::LINK,
+            _ => libc_mode::FILE,
+        };
         let size = match node.behaviour {
-            Behaviour::Random => node.size,
+            Behaviour::Random | Behaviour::Symlink => node.size,
             Behaviour::Folder => 0,
             _ => FILE_SIZE,
         };
@@ -409,6 +426,7 @@ pub(crate) const FILE_SIZE: u64 = 4096;
 mod libc_mode {
     pub(super) const FOLDER: u32 = 0o040_000;
     pub(super) const FILE: u32 = 0o100_000;
+    pub(super) const LINK: u32 = 0o120_000;
 }
 
 /// Refuses an export that can't be shown as a folder.
@@ -432,7 +450,7 @@ pub(crate) fn check_export(export: &Export) -> Result<(), TreeError> {
         check_name(&file.verb)?;
         file.change.as_deref().map_or(Ok(()), check_name)?;
         let Some(name) = &file.name else { continue };
-        if file.behaviour == Behaviour::Random {
+        if matches!(file.behaviour, Behaviour::Random | Behaviour::Symlink) {
             return Err(TreeError::Place(name.clone()));
         }
         if !(is_folder && name == OWN_FOLDER) {

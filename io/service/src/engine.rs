@@ -182,13 +182,14 @@ impl<S> session::Service for Engine<S> {
         let has =
             |wanted: &[Behaviour]| self.files.iter().any(|file| wanted.contains(&file.export.behaviour));
         // The oldest version that has all it uses.
-        let version = if has(&[Behaviour::Device]) {
+        let own = self.files.iter().map(|file| file.version).max().unwrap_or(1);
+        let version = own.max(if has(&[Behaviour::Device]) {
             3
         } else if has(&[Behaviour::Stream, Behaviour::Folder]) {
             2
         } else {
             1
-        };
+        });
         let files = self.files.iter().map(|file| file.export.clone()).collect();
         Export { version, kind: self.name.clone(), files }
     }

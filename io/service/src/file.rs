@@ -4,7 +4,7 @@ use crate::call::{Call, Reply};
 use crate::folder::Folder;
 use crate::stream::Stream;
 use rustix::io::Errno;
-use wire::service::{Behaviour, FileExport};
+use wire::service::{Behaviour, FileExport, VERSION_MIN, VERSION_WITH_LINKS};
 
 type Opened<S> = Box<dyn FnMut(&mut S, &mut Call<'_>) -> Result<(), Errno>>;
 type Closed<S> = Box<dyn FnMut(&mut S, &mut Call<'_>)>;
@@ -17,6 +17,8 @@ type Ioctl<S> = Box<dyn FnMut(&mut S, &mut Call<'_>, u32, &[u8]) -> Result<Reply
 /// and [`crate::Service::run`] says so.
 pub struct File<S> {
     pub(crate) export: FileExport,
+    /// The oldest version of the protocol that has what it uses beside its behaviour.
+    pub(crate) version: u32,
     pub(crate) stream: Option<Stream>,
     pub(crate) folder: Option<Box<dyn Folder>>,
     pub(crate) opened: Option<Opened<S>>,
@@ -33,6 +35,7 @@ impl<S> File<S> {
     pub(crate) fn new(export: FileExport) -> Self {
         Self {
             export,
+            version: VERSION_MIN,
             stream: None,
             folder: None,
             opened: None,
@@ -47,6 +50,13 @@ impl<S> File<S> {
     /// Its permission bits.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.export.mode = mode;
+        self
+    }
+
+    /// Nodes below this folder may be symbolic links, and [`Folder::room`] is asked. Consumers that
+    /// are older than that do not get the service.
+    pub fn with_links(&mut self) -> &mut Self {
+        self.version = VERSION_WITH_LINKS;
         self
     }
 

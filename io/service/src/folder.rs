@@ -1,7 +1,7 @@
 //! Folders of which only the service knows what is in them.
 
 use crate::call::{Call, Reply};
-use ::wire::service::{self as wire, Attributes, Behaviour, Entry, OWNER_NONE};
+use ::wire::service::{self as wire, Attributes, Behaviour, Entry, OWNER_NONE, Room};
 use rustix::io::Errno;
 
 /// The serial number of the folder itself.
@@ -50,6 +50,13 @@ impl Node {
     #[must_use]
     pub fn folder(serial: u32) -> Self {
         Self::new(serial, Behaviour::Folder, 0o755, 0)
+    }
+
+    /// A symbolic link whose target has so many bytes: of a folder that says
+    /// [`crate::File::with_links`].
+    #[must_use]
+    pub fn symlink(serial: u32, bytes: u64) -> Self {
+        Self::new(serial, Behaviour::Symlink, 0o777, bytes)
     }
 
     pub(crate) fn on_the_wire(&self, root: u32) -> Result<wire::Node, Errno> {
@@ -240,5 +247,33 @@ pub trait Folder {
     /// The errno of the caller.
     fn link(&mut self, call: &mut Call<'_>, node: u32, folder: u32, name: &[u8]) -> Result<Node, Errno> {
         Err(Errno::OPNOTSUPP)
+    }
+    /// Makes a symbolic link. Its target is any path, which the service does not follow.
+    ///
+    /// # Errors
+    /// `EEXIST` where the name is taken; `EPERM` where there are none.
+    fn symlink(
+        &mut self,
+        call: &mut Call<'_>,
+        folder: u32,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Node, Errno> {
+        Err(Errno::PERM)
+    }
+    /// Returns the target of a symbolic link, of 1 to 4095 bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` for another node.
+    fn follow(&mut self, call: &mut Call<'_>, node: u32) -> Result<Vec<u8>, Errno> {
+        Err(Errno::INVAL)
+    }
+    /// Returns how much the tree may hold that the node is in, and how much of that is free: what
+    /// df(1) shows.
+    ///
+    /// # Errors
+    /// The errno of the caller.
+    fn room(&mut self, call: &mut Call<'_>, node: u32) -> Result<Room, Errno> {
+        Ok(Room::default())
     }
 }

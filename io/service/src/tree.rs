@@ -33,6 +33,8 @@ pub fn ask(
     match kind {
         Kind::Lookup => said(folder.lookup(call, node, payload)?),
         Kind::Stat => said(folder.stat(call, node)?),
+        Kind::Follow => folder.follow(call, node),
+        Kind::Room => folder.room(call, node).map(|room| room.encode().to_vec()),
         Kind::Set => {
             let attributes = Attributes::decode(payload).map_err(|_| Errno::INVAL)?;
             said(folder.set(call, node, &attributes)?)
@@ -67,6 +69,7 @@ fn changed(
         Operation::Create => Some(folder.create(call, node, change.name, mode)?),
         Operation::MakeFolder => Some(folder.make_folder(call, node, change.name, mode)?),
         Operation::Link => Some(folder.link(call, other()?, node, change.name)?),
+        Operation::Symlink => Some(folder.symlink(call, node, change.name, change.new_name)?),
         Operation::Unlink => folder.unlink(call, node, change.name).map(|()| None)?,
         Operation::RemoveFolder => folder.remove_folder(call, node, change.name).map(|()| None)?,
         Operation::Rename => {

@@ -149,6 +149,7 @@ impl Coordinator {
             }
             // Two keys would change at once, of which a watcher could see one only.
             Operation::Rename | Operation::Link => Err(Errno::OPNOTSUPP),
+            Operation::Symlink => Err(Errno::PERM),
         }
     }
 

@@ -6,6 +6,8 @@
 //! [`tree::Tree`] is what consumers see of it.
 
 mod descriptors;
+mod kind;
+mod links;
 mod names;
 mod numbers;
 mod room;
@@ -13,6 +15,7 @@ mod scan;
 mod store;
 mod tree;
 
+pub use kind::Kind;
 pub use room::Limits;
 pub use store::{OpenError, Store, Told};
 
@@ -43,7 +46,7 @@ pub fn service(
     let store = Store::open(&place, limits(&settings)).map_err(|error| error.to_string())?;
     let store = Rc::new(RefCell::new(store));
     let mut files = Service::new(name, Rc::clone(&store)).map_err(said)?;
-    files.folder(wire::service::OWN_FOLDER, READ, Some(WRITE), Tree::new(store)?);
+    files.folder(wire::service::OWN_FOLDER, READ, Some(WRITE), Tree::new(store)?).with_links();
     files.every(SWEEP, |store| store.borrow_mut().sweep(Instant::now()));
     let before = settings;
     files.on_settings(move |store, value| {

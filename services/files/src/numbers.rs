@@ -6,6 +6,7 @@
 //! cut (a file of another boot begins anew). Names and places of nodes are not written, for a
 //! server that starts reads the whole tree.
 
+use crate::kind::Kind;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -28,7 +29,7 @@ const LAST: u32 = (1 << wire::service::SERIAL_BITS) - 1;
 #[derive(Debug)]
 pub struct Entry {
     pub inode: u64,
-    pub is_folder: bool,
+    pub kind: Kind,
     /// The folder that it is in, and its name there. Of a file with several names: one of them, or
     /// one that it had.
     pub parent: u32,

@@ -1,6 +1,7 @@
 //! Reading a whole store when its server starts: what there is, what it takes, and what numbers it
 //! had.
 
+use crate::kind::Kind;
 use crate::names::{apart_name, names};
 use crate::numbers::Entry;
 use crate::store::{APART, Store, bytes_of, is_folder};
@@ -82,8 +83,8 @@ impl Store {
                 (entry.parent, entry.name) = (folder, name.to_bytes().into());
             }
             // Somebody else removed what had the inode before.
-            if entry.is_folder != is_folder(stat) {
-                entry.is_folder = is_folder(stat);
+            if entry.kind != Kind::of(stat) {
+                entry.kind = Kind::of(stat);
                 self.forget_descriptors(serial);
             }
             return Ok(serial);
@@ -100,7 +101,7 @@ impl Store {
 fn entry((parent, name): (u32, &[u8]), stat: &Stat) -> Entry {
     Entry {
         inode: stat.st_ino,
-        is_folder: is_folder(stat),
+        kind: Kind::of(stat),
         parent,
         name: name.into(),
         is_apart: false,

@@ -1,6 +1,7 @@
 //! A directory that is served.
 
 use crate::descriptors::Descriptors;
+use crate::kind::Kind;
 use crate::names::{apart_name, names};
 use crate::numbers::Numbers;
 use crate::room::{Limits, Room};
@@ -34,7 +35,7 @@ const GRACE: Duration = Duration::from_mins(1);
 /// Bytes of one block of stat(2).
 const BLOCK_BYTES: u64 = 512;
 /// The most that the metadata of a growing file may take beside its bytes.
-const SLACK_BYTES: u64 = 4_096;
+pub(crate) const SLACK_BYTES: u64 = 4_096;
 
 /// Why a directory can't be served.
 #[derive(Debug, Error)]
@@ -59,8 +60,8 @@ pub enum OpenError {
 pub struct Told {
     /// Its number.
     pub serial: u32,
-    /// Whether it is a folder.
-    pub is_folder: bool,
+    /// Its kind.
+    pub kind: Kind,
     /// Permission bits.
     pub mode: u16,
     /// Names that it has.
@@ -95,7 +96,7 @@ fn size_of(stat: &Stat) -> u64 {
 }
 
 /// A name as tenants may give one.
-fn checked(folder: u32, name: &[u8]) -> Result<CString, Errno> {
+pub(crate) fn checked(folder: u32, name: &[u8]) -> Result<CString, Errno> {
     if name.len() > MAX_NAME_BYTES {
         return Err(Errno::NAMETOOLONG);
     }
@@ -175,7 +176,8 @@ impl Store {
     /// Whether a node is of the kinds that are served, and not of something that is mounted there.
     pub(crate) fn is_served(&self, stat: &Stat) -> bool {
         let kind = FileType::from_raw_mode(stat.st_mode);
-        stat.st_dev == self.device && matches!(kind, FileType::RegularFile | FileType::Directory)
+        stat.st_dev == self.device
+            && matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink)
     }
 
     /// A folder, open as a place for names.
@@ -190,7 +192,7 @@ impl Store {
                 break open;
             }
             let entry = self.numbers.get(at)?;
-            if !entry.is_folder {
+            if entry.kind != Kind::Folder {
                 return Err(Errno::NOTDIR);
             }
             if way.len() >= LEVELS_MAX {
@@ -213,7 +215,7 @@ impl Store {
     }
 
     /// Where a node has a name.
-    fn place(&mut self, serial: u32) -> Result<(Arc<OwnedFd>, CString), Errno> {
+    pub(crate) fn place(&mut self, serial: u32) -> Result<(Arc<OwnedFd>, CString), Errno> {
         let entry = self.numbers.get(serial)?;
         if entry.is_apart {
             let apart =
@@ -230,8 +232,10 @@ impl Store {
         if let Some(open) = self.files.get(serial) {
             return Ok(open);
         }
-        if serial == service::ROOT || self.numbers.get(serial)?.is_folder {
-            return Err(Errno::ISDIR);
+        match self.kind(serial)? {
+            Kind::File => {}
+            Kind::Folder => return Err(Errno::ISDIR),
+            Kind::Link => return Err(Errno::LOOP),
         }
         let (folder, name) = self.place(serial)?;
         let with = |flags| sys::beneath::open(&*folder, &name, flags, Mode::empty());
@@ -247,16 +251,20 @@ impl Store {
         Ok(self.files.put(serial, opened))
     }
 
+    pub(crate) fn kind(&self, serial: u32) -> Result<Kind, Errno> {
+        if serial == service::ROOT { Ok(Kind::Folder) } else { self.numbers.get(serial).map(|it| it.kind) }
+    }
+
     pub(crate) fn forget_descriptors(&mut self, serial: u32) {
         self.files.drop_of(serial);
         self.folders.drop_of(serial);
     }
 
-    fn tell(&self, serial: u32, stat: &Stat) -> Result<Told, Errno> {
+    pub(crate) fn tell(&self, serial: u32, stat: &Stat) -> Result<Told, Errno> {
         let is_apart = serial != service::ROOT && self.numbers.get(serial)?.is_apart;
         Ok(Told {
             serial,
-            is_folder: is_folder(stat),
+            kind: Kind::of(stat),
             mode: u16::try_from(stat.st_mode & 0o777).unwrap_or(0),
             links: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX).saturating_sub(u32::from(is_apart)),
             size: size_of(stat),
@@ -267,7 +275,7 @@ impl Store {
         })
     }
 
-    fn stat_of(&mut self, serial: u32) -> Result<Stat, Errno> {
+    pub(crate) fn stat_of(&mut self, serial: u32) -> Result<Stat, Errno> {
         if serial == service::ROOT {
             return fstat(&*self.root);
         }
@@ -299,7 +307,7 @@ impl Store {
     /// The node of this name.
     ///
     /// # Errors
-    /// `ENOENT`; `EPERM` for what is neither a file nor a folder.
+    /// `ENOENT`; `EPERM` for what is neither a file nor a folder nor a symbolic link.
     pub fn lookup(&mut self, folder: u32, name: &[u8]) -> Result<Told, Errno> {
         if is_own(folder, name) {
             return Err(Errno::NOENT);
@@ -399,7 +407,7 @@ impl Store {
     }
 
     /// Refuses a node more than there may be; a name that is taken is told first.
-    fn room_for_node(&self, folder: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    pub(crate) fn room_for_node(&self, folder: &OwnedFd, name: &CStr) -> Result<(), Errno> {
         self.room.for_node().map_err(|errno| match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Errno::EXIST,
             Err(_) => errno,
@@ -573,7 +581,7 @@ impl Store {
     /// `EEXIST`; `EPERM` for a folder.
     pub fn link(&mut self, serial: u32, folder: u32, name: &[u8]) -> Result<Told, Errno> {
         let name = checked(folder, name)?;
-        if serial == service::ROOT || self.numbers.get(serial)?.is_folder {
+        if self.kind(serial)? == Kind::Folder {
             return Err(Errno::PERM);
         }
         let open = self.folder(folder)?;
@@ -701,7 +709,10 @@ impl Store {
     /// # Errors
     /// The kernel's.
     pub fn set(&mut self, serial: u32, wanted: &Attributes) -> Result<Told, Errno> {
-        let is_folder = serial == service::ROOT || self.numbers.get(serial)?.is_folder;
+        let is_folder = match self.kind(serial)? {
+            Kind::Link => return self.set_link(serial, wanted),
+            kind => kind == Kind::Folder,
+        };
         let open = if is_folder {
             let path = self.folder(serial)?;
             Arc::new(sys::beneath::open(&*path, c".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
@@ -718,18 +729,23 @@ impl Store {
         if let Some(mode) = wanted.mode {
             fchmod(&*open, Mode::from_raw_mode(mode & 0o777))?;
         }
-        if let Some((seconds, nanoseconds)) = wanted.changed {
-            let omitted = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-            let seconds = i64::try_from(seconds).map_err(|_| Errno::INVAL)?;
-            let changed = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
-            futimens(&*open, &Timestamps { last_access: omitted, last_modification: changed })?;
+        if let Some(changed) = wanted.changed {
+            futimens(&*open, &timestamps(changed)?)?;
         }
         self.stat(serial)
     }
 }
 
+/// Times of which only the last change is set.
+pub(crate) fn timestamps((seconds, nanoseconds): (u64, u32)) -> Result<Timestamps, Errno> {
+    let omitted = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let tv_sec = i64::try_from(seconds).map_err(|_| Errno::INVAL)?;
+    let changed = Timespec { tv_sec, tv_nsec: nanoseconds.into() };
+    Ok(Timestamps { last_access: omitted, last_modification: changed })
+}
+
 /// A name that is not where it was: the number means nothing any more.
-fn stale(errno: Errno) -> Errno {
+pub(crate) fn stale(errno: Errno) -> Errno {
     match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Errno::STALE,
         other => other,

@@ -1,5 +1,6 @@
 //! A store, as consumers see it.
 
+use crate::kind::Kind;
 use crate::store::{Store, Told};
 use rustix::fs::fsync;
 use service::{Call, Errno, Folder, Later, Listing, Node, Reply};
@@ -9,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use wire::files::WRITE;
-use wire::service::Attributes;
+use wire::service::{Attributes, Room};
 
 /// Flags of open(2).
 const TRUNCATE: u32 = 0o1000;
@@ -49,8 +50,11 @@ impl Tree {
 }
 
 fn node(told: &Told) -> Node {
-    let mut node =
-        if told.is_folder { Node::folder(told.serial) } else { Node::file(told.serial, told.size) };
+    let mut node = match told.kind {
+        Kind::Folder => Node::folder(told.serial),
+        Kind::File => Node::file(told.serial, told.size),
+        Kind::Link => Node::symlink(told.serial, told.size),
+    };
     node.mode = told.mode;
     node.links = told.links;
     node.changed = told.changed;
@@ -152,6 +156,18 @@ impl Folder for Tree {
 
     fn link(&mut self, _: &mut Call<'_>, serial: u32, folder: u32, name: &[u8]) -> Result<Node, Errno> {
         self.store.borrow_mut().link(serial, folder, name).map(|told| node(&told))
+    }
+
+    fn symlink(&mut self, _: &mut Call<'_>, folder: u32, name: &[u8], target: &[u8]) -> Result<Node, Errno> {
+        self.store.borrow_mut().symlink(folder, name, target).map(|told| node(&told))
+    }
+
+    fn follow(&mut self, _: &mut Call<'_>, serial: u32) -> Result<Vec<u8>, Errno> {
+        self.store.borrow_mut().follow(serial)
+    }
+
+    fn room(&mut self, _: &mut Call<'_>, _: u32) -> Result<Room, Errno> {
+        self.store.borrow().room_left()
     }
 }
 

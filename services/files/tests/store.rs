@@ -1,7 +1,7 @@
 //! A store, used by a hostile hand: what is in the directory, what is counted, what the next server
 //! knows.
 
-use files::{Limits, OpenError, Store};
+use files::{Kind, Limits, OpenError, Store};
 use rustix::io::Errno;
 use service::ROOT;
 use std::collections::BTreeSet;
@@ -49,7 +49,7 @@ fn size(bytes: u64) -> Attributes {
 fn files_folders_and_names_are_those_of_the_directory() {
     let (at, mut store) = fresh();
     let folder = store.make_folder(ROOT, b"a", 0o750).expect("made");
-    assert!(folder.is_folder && folder.mode == 0o750);
+    assert!(folder.kind == Kind::Folder && folder.mode == 0o750);
     let file = make(&mut store, folder.serial, "f", b"hello");
     assert_eq!(fs::read(at.path().join("a/f")).expect("there"), b"hello");
     assert_eq!(store.lookup(folder.serial, b"f").expect("there").serial, file);
@@ -159,6 +159,67 @@ fn a_file_of_several_names_goes_with_the_last() {
 }
 
 #[test]
+fn a_symbolic_link_is_a_node_whose_target_is_any_path() {
+    let (at, mut store) = fresh();
+    let link = store.symlink(ROOT, b"l", b"/etc/../anywhere").expect("made");
+    assert_eq!((link.kind, link.mode, link.size), (Kind::Link, 0o777, 16));
+    assert_eq!(fs::read_link(at.path().join("l")).expect("there"), Path::new("/etc/../anywhere"));
+    assert_eq!(store.follow(link.serial).expect("a target"), b"/etc/../anywhere");
+    assert_eq!(store.symlink(ROOT, b"l", b"x").expect_err("taken"), Errno::EXIST);
+    assert_eq!(store.symlink(ROOT, b"..", b"x").expect_err("no name"), Errno::INVAL);
+    assert_eq!(store.symlink(ROOT, b".tombolo", b"x").expect_err("hidden"), Errno::PERM);
+    // The longest target, and one that is longer.
+    let longest = store.symlink(ROOT, b"long", &[b'x'; 4095]).expect("made").serial;
+    assert_eq!(store.follow(longest).expect("a target"), [b'x'; 4095]);
+    assert_eq!(store.symlink(ROOT, b"longer", &[b'x'; 4096]).expect_err("too long"), Errno::NAMETOOLONG);
+    // Renamed, given one more name, and its time set, it is the same; the number outlives the
+    // server.
+    let file = make(&mut store, ROOT, "f", b"plain");
+    assert_eq!(store.follow(file).expect_err("no link"), Errno::INVAL);
+    store.rename((ROOT, b"l"), (ROOT, b"m"), 0).expect("renamed");
+    assert_eq!(store.link(link.serial, ROOT, b"n").expect("linked").links, 2);
+    let time = Attributes { changed: Some((1_000, 7)), ..Attributes::default() };
+    assert_eq!(store.set(link.serial, &time).expect("set").changed, (1_000, 7));
+    drop(store);
+    let mut store = store_again(at.path());
+    assert_eq!(store.lookup(ROOT, b"m").expect("there").serial, link.serial);
+    assert_eq!(store.lookup(ROOT, b"n").expect("there").serial, link.serial);
+    assert_eq!(store.follow(link.serial).expect("a target"), b"/etc/../anywhere");
+    for name in [b"m", b"n"] {
+        store.unlink(ROOT, name).expect("unlinked");
+    }
+    assert_eq!(store.follow(link.serial).expect_err("gone"), Errno::STALE);
+    // One of them is exchanged for a file under the server's feet.
+    fs::remove_file(at.path().join("long")).expect("removed");
+    fs::write(at.path().join("long"), "a file").expect("written");
+    assert!(store.follow(longest).is_err());
+    assert_eq!(store.lookup(ROOT, b"long").expect("there").kind, Kind::File);
+}
+
+#[test]
+fn links_count_and_the_room_that_is_left_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = store(folder.path(), Limits { bytes: 256 * 1024, inodes: 4 });
+    let left = |store: &Store| store.room_left().expect("room");
+    assert_eq!((left(&store).bytes, left(&store).nodes), ((256 * 1024, 256 * 1024), (4, 4)));
+    store.symlink(ROOT, b"l", b"anywhere").expect("within");
+    make(&mut store, ROOT, "f", &[7; 64 * 1024]);
+    let room = left(&store);
+    assert_eq!(room.nodes, (4, 2));
+    assert!(room.bytes.0 == 256 * 1024 && room.bytes.1 <= 192 * 1024, "{room:?}");
+    for name in [b"m", b"n"] {
+        store.symlink(ROOT, name, b"anywhere").expect("within");
+    }
+    assert_eq!(store.symlink(ROOT, b"o", b"anywhere").expect_err("beyond"), Errno::DQUOT);
+    // Less than is there: nothing is free.
+    store.limit(Limits { bytes: 4096, inodes: 1 });
+    assert_eq!((left(&store).bytes, left(&store).nodes), ((4096, 0), (1, 0)));
+    assert_eq!(store.symlink(ROOT, b"o", b"anywhere").expect_err("beyond"), Errno::DQUOT);
+    store.limit(Limits { bytes: 4096, inodes: 10 });
+    assert_eq!(store.symlink(ROOT, b"o", b"anywhere").expect_err("no bytes"), Errno::DQUOT);
+}
+
+#[test]
 fn the_next_server_knows_the_numbers_and_whatever_was_open() {
     let (at, mut first) = fresh();
     let folder = first.make_folder(ROOT, b"d", 0o755).expect("made").serial;
@@ -200,7 +261,7 @@ fn the_next_server_knows_the_numbers_and_whatever_was_open() {
     fs::write(&numbers, bytes).expect("written");
     let mut later = store(at.path(), PLENTY);
     assert_eq!(fs::read(at.path().join("d/kept")).expect("there"), b"kept");
-    assert!(later.lookup(ROOT, b"d").expect("there").is_folder);
+    assert_eq!(later.lookup(ROOT, b"d").expect("there").kind, Kind::Folder);
 }
 
 #[test]
@@ -214,7 +275,7 @@ fn one_server_has_a_store() {
 
 /// Entries that an operator's directory may have, or that somebody put there past the server.
 #[test]
-fn links_pipes_and_what_leads_out_are_neither_shown_nor_followed() {
+fn pipes_are_not_shown_and_links_are_not_followed_by_the_server() {
     let outside = tempfile::tempdir().expect("a folder");
     fs::write(outside.path().join("secret"), "secret").expect("a secret");
     let (at, mut store) = fresh();
@@ -225,8 +286,22 @@ fn links_pipes_and_what_leads_out_are_neither_shown_nor_followed() {
     let _socket = std::os::unix::net::UnixListener::bind(at.path().join("socket")).expect("a socket");
     make(&mut store, ROOT, "plain", b"");
     let names: Vec<String> = all(&mut store, ROOT).into_iter().map(|(_, name)| name).collect();
-    assert_eq!(names, ["plain"]);
-    for name in ["out", "s", "magic", "pipe", "socket"] {
+    assert_eq!(
+        names.into_iter().collect::<BTreeSet<_>>(),
+        ["magic", "out", "plain", "s"].map(String::from).into()
+    );
+    for name in ["out", "s", "magic"] {
+        let link = store.lookup(ROOT, name.as_bytes()).expect("a link");
+        assert_eq!(link.kind, Kind::Link, "{name}");
+        assert_eq!(store.opened(link.serial).expect_err("not followed"), Errno::LOOP, "{name}");
+        assert_eq!(store.read(link.serial, 0, 9).expect_err("not followed"), Errno::LOOP, "{name}");
+        assert_eq!(store.lookup(link.serial, b"secret").expect_err("no folder"), Errno::NOTDIR, "{name}");
+        assert_eq!(store.create(link.serial, b"x", 0o644).expect_err("no folder"), Errno::NOTDIR, "{name}");
+        let mode = Attributes { mode: Some(0o777), ..Attributes::default() };
+        assert_eq!(store.set(link.serial, &mode).expect_err("not followed"), Errno::OPNOTSUPP, "{name}");
+        assert_eq!(store.set(link.serial, &size(0)).expect_err("not followed"), Errno::INVAL, "{name}");
+    }
+    for name in ["pipe", "socket"] {
         assert_eq!(store.lookup(ROOT, name.as_bytes()).expect_err("not served"), Errno::PERM, "{name}");
         assert_eq!(store.unlink(ROOT, name.as_bytes()).expect_err("not served"), Errno::PERM, "{name}");
         let onto = store.rename((ROOT, b"plain"), (ROOT, name.as_bytes()), 0);

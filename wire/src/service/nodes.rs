@@ -2,8 +2,8 @@
 //! Little endian.
 
 use super::{
-    Behaviour, CHANGE_BYTES, DecodeError, ENTRY_BYTES, LIST_BYTES, MAX_NAME_BYTES, NODE_BYTES, RANGE_BYTES,
-    SERIAL_BITS, SET_BYTES,
+    Behaviour, CHANGE_BYTES, DecodeError, ENTRY_BYTES, LIST_BYTES, MAX_NAME_BYTES, MAX_TARGET_BYTES,
+    NODE_BYTES, RANGE_BYTES, ROOM_BYTES, SERIAL_BITS, SET_BYTES,
 };
 
 /// The number of a node below the exported folder `root`; none where either is too large.
@@ -47,7 +47,8 @@ pub struct Node {
     pub mode: u16,
     /// Names that it has.
     pub links: u32,
-    /// Bytes; of files that are not [`Behaviour::Random`], nothing follows from it.
+    /// Bytes, of a symbolic link those of its target; of other files that are not
+    /// [`Behaviour::Random`], nothing follows from it.
     pub size: u64,
     /// When it changed last: seconds since 1970, and nanoseconds.
     pub changed: (u64, u32),
@@ -67,6 +68,7 @@ fn behaviour_code(behaviour: Behaviour) -> u8 {
         Behaviour::Random => 5,
         Behaviour::Device => 7,
         Behaviour::Folder => 6,
+        Behaviour::Symlink => 8,
     }
 }
 
@@ -79,6 +81,7 @@ fn behaviour_of(code: u8) -> Option<Behaviour> {
         5 => Behaviour::Random,
         7 => Behaviour::Device,
         6 => Behaviour::Folder,
+        8 => Behaviour::Symlink,
         _ => return None,
     })
 }
@@ -140,6 +143,12 @@ impl Node {
 fn is_name(name: &[u8]) -> bool {
     let dots = name == b"." || name == b"..";
     !name.is_empty() && name.len() <= MAX_NAME_BYTES && !dots && !name.iter().any(|&b| b == b'/' || b == 0)
+}
+
+/// Whether bytes can be the target of a symbolic link: not empty, not too long, no NUL.
+#[must_use]
+pub fn is_target(target: &[u8]) -> bool {
+    (1..=MAX_TARGET_BYTES).contains(&target.len()) && !target.contains(&0)
 }
 
 /// The part of a folder that is asked for. 12 bytes: after 0, bytes 8.
@@ -236,10 +245,13 @@ pub enum Operation {
     Rename = 5,
     /// Gives the node `other` one more name.
     Link = 6,
+    /// Makes a symbolic link; the new name is its target.
+    Symlink = 7,
 }
 
 /// A change of a folder. 20 bytes: operation 0, reserved 1, length of the first name 2 (2 bytes),
-/// mode 4, other node 8, user 12, group 16; then the name, and for `Rename` the new name.
+/// mode 4, other node 8, user 12, group 16; then the name, and for `Rename` the new name, for
+/// `Symlink` the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<'a> {
     /// The operation.
@@ -252,7 +264,7 @@ pub struct Change<'a> {
     pub caller: (u32, u32),
     /// The name.
     pub name: &'a [u8],
-    /// The new name of a `Rename`; else empty.
+    /// The new name of a `Rename`, the target of a `Symlink`; else empty.
     pub new_name: &'a [u8],
 }
 
@@ -283,14 +295,18 @@ impl<'a> Change<'a> {
             4 => Operation::RemoveFolder,
             5 => Operation::Rename,
             6 => Operation::Link,
+            7 => Operation::Symlink,
             _ => return Err(DecodeError::Payload("operation")),
         };
         let length = usize::from(u16::from_le_bytes([head[2], head[3]]));
         let (name, new_name) =
             names.split_at_checked(length).ok_or(DecodeError::Payload("length of a name"))?;
-        let renames = operation == Operation::Rename;
-        if head[1] != 0 || !is_name(name) || renames != is_name(new_name) || !renames && !new_name.is_empty()
-        {
+        let fits = match operation {
+            Operation::Rename => is_name(new_name),
+            Operation::Symlink => is_target(new_name),
+            _ => new_name.is_empty(),
+        };
+        if head[1] != 0 || !is_name(name) || !fits {
             return Err(DecodeError::Payload("name"));
         }
         let caller = (u32_at(head, 12), u32_at(head, 16));
@@ -390,6 +406,46 @@ impl Attributes {
             mode: set(2).then_some(mode),
             changed: set(4).then_some(changed),
         })
+    }
+}
+
+/// How much a tree may hold, and how much of that is free. 32 bytes: bytes 0, free bytes 8, nodes
+/// 16, free nodes 24.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes, and how many of them are free.
+    pub bytes: (u64, u64),
+    /// Files, folders and links, and how many more there may be.
+    pub nodes: (u64, u64),
+}
+
+impl Room {
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; ROOM_BYTES] {
+        let mut bytes = [0; ROOM_BYTES];
+        let fields = [self.bytes.0, self.bytes.1, self.nodes.0, self.nodes.1];
+        for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads exactly these bytes as the room of a tree.
+    ///
+    /// # Errors
+    /// [`DecodeError::Payload`]: another length, more free than there is, or more than a signed
+    /// number holds.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        if bytes.len() != ROOM_BYTES {
+            return Err(DecodeError::Payload("length"));
+        }
+        let room = Self {
+            bytes: (u64_at(bytes, 0), u64_at(bytes, 8)),
+            nodes: (u64_at(bytes, 16), u64_at(bytes, 24)),
+        };
+        let is_room = |(all, free): (u64, u64)| free <= all && i64::try_from(all).is_ok();
+        if is_room(room.bytes) && is_room(room.nodes) { Ok(room) } else { Err(DecodeError::Payload("room")) }
     }
 }
 

@@ -115,6 +115,7 @@ impl<H: Host> Core<H> {
                 Body::Session(Box::new(Session { flow: Flow::Device(0), ..Session::default() }))
             }
             Behaviour::Folder => return Err(Errno::ISDIR),
+            Behaviour::Symlink => return Err(Errno::LOOP),
         };
         // A write to the end, done twice, would be there twice.
         let idempotent = idempotent && !(behaviour == Behaviour::Random && flags & APPEND != 0);

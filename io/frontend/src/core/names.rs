@@ -2,7 +2,6 @@
 
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
-use wire::service::MAX_NAME_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::nodes::{self, Then};
@@ -83,13 +82,7 @@ impl<H: Host> Core<H> {
                 Ok(())
             }
             fuse::FUSE_STATFS => {
-                let st = fuse::fuse_kstatfs {
-                    bsize: 4096,
-                    frsize: 4096,
-                    namelen: MAX_NAME_BYTES as u32,
-                    ..Default::default()
-                };
-                self.answer(call, fuse::fuse_statfs_out { st }.as_bytes());
+                self.statfs(call, node()?);
                 Ok(())
             }
             fuse::FUSE_OPEN => self.open(call, node()?, body, request),
@@ -100,12 +93,12 @@ impl<H: Host> Core<H> {
             fuse::FUSE_RELEASE => self.release(call, body),
             fuse::FUSE_MKNOD
             | fuse::FUSE_MKDIR
+            | fuse::FUSE_SYMLINK
             | fuse::FUSE_LINK
             | fuse::FUSE_UNLINK
             | fuse::FUSE_RMDIR
             | fuse::FUSE_RENAME
             | fuse::FUSE_RENAME2 => self.change(call, head.opcode, node()?, body),
-            fuse::FUSE_SYMLINK => self.symlink(node()?),
             // ENOSYS: the kernel does what is usual by itself, and does not ask again.
             fuse::FUSE_ACCESS
             // It makes a node and opens it instead.
@@ -121,7 +114,7 @@ impl<H: Host> Core<H> {
             | fuse::FUSE_FALLOCATE
             | fuse::FUSE_COPY_FILE_RANGE
             | fuse::FUSE_BMAP => Err(Errno::NOSYS),
-            fuse::FUSE_READLINK => Err(Errno::INVAL),
+            fuse::FUSE_READLINK => self.readlink(call, node()?),
             _ => {
                 self.counters.unknown += 1;
                 Err(Errno::NOSYS)
@@ -307,7 +300,8 @@ impl<H: Host> Core<H> {
             // The kernel takes no entry for the dots.
             let known = if at < dots.len() { None } else { self.entry(node) };
             let known = plus.then(|| known.unwrap_or_default());
-            let what = (node.number(), self.tree.is_folder(node));
+            let typ = if self.tree.is_folder(node) { nodes::TYPE_FOLDER } else { nodes::TYPE_FILE };
+            let what = (node.number(), typ);
             full = !nodes::append(&mut listing, most, known, what, at as u64 + 1, name.as_bytes());
         }
         if let Some(at) = self.tree.asked_at(folder).filter(|_| !full) {

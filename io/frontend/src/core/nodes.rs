@@ -7,8 +7,8 @@
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
 use wire::service::{
-    Attributes, Change, Entry, Kind, List, MAX_NAME_BYTES, Node as Described, Operation, SESSION_NONE,
-    root_of,
+    Attributes, Behaviour, Change, DecodeError, Entry, Kind, List, MAX_NAME_BYTES, MAX_TARGET_BYTES,
+    Node as Described, Operation, Room, SESSION_NONE, is_target, root_of,
 };
 use zerocopy::IntoBytes;
 
@@ -24,6 +24,13 @@ use crate::tree::{Node, ROOT};
 const TYPE: u32 = 0o170_000;
 const FILE: u32 = 0o100_000;
 
+/// Types of entries, from readdir(3).
+pub(super) const TYPE_FOLDER: u32 = 4;
+pub(super) const TYPE_FILE: u32 = 8;
+const TYPE_LINK: u32 = 10;
+/// Bytes of a block, as df(1) counts.
+const BLOCK_BYTES: u32 = 4096;
+
 /// The purpose of a backend's answer.
 #[derive(Debug, Clone)]
 pub(super) enum Then {
@@ -35,6 +42,10 @@ pub(super) enum Then {
     Open(u32),
     /// A folder is listed.
     Listing { plus: bool, most: usize, before: Vec<u8>, first: u64 },
+    /// The target of a symbolic link is told.
+    Target,
+    /// The room of a tree is told.
+    Room,
     /// Something was done that nobody wants to know more of.
     Done,
 }
@@ -152,6 +163,16 @@ impl<H: Host> Core<H> {
                     self.refuse(call, errno);
                 }
             }
+            Then::Target => {
+                if !is_target(bytes) {
+                    return Err(DecodeError::Payload("target").into());
+                }
+                self.answer(call, bytes);
+            }
+            Then::Room => {
+                let st = room(&Room::decode(bytes)?);
+                self.answer(call, fuse::fuse_statfs_out { st }.as_bytes());
+            }
             Then::Listing { .. } => {
                 let listing = self.listing(ask, bytes)?;
                 self.answer(call, &listing);
@@ -179,9 +200,13 @@ impl<H: Host> Core<H> {
             }
             let known = plus.then(|| self.described_entry(ask.service, &entry.node));
             let number = Node::File(ask.service, entry.node.number).number();
-            let folder = entry.node.behaviour == wire::service::Behaviour::Folder;
+            let typ = match entry.node.behaviour {
+                Behaviour::Folder => TYPE_FOLDER,
+                Behaviour::Symlink => TYPE_LINK,
+                _ => TYPE_FILE,
+            };
             let place = first.saturating_add(entry.place);
-            if !append(&mut listing, *most, known, (number, folder), place, entry.name) {
+            if !append(&mut listing, *most, known, (number, typ), place, entry.name) {
                 break;
             }
         }
@@ -315,26 +340,53 @@ impl<H: Host> Core<H> {
                 let to = self.folder_to_change(Node::from_number(rename.newdir).ok_or(Errno::STALE)?)?;
                 (Operation::Rename, rename.flags, self.below_same((service, file), to)?, split(names))
             }
+            // Who knows no symbolic links is not asked for one.
+            fuse::FUSE_SYMLINK if !self.tree.has_links(service) => return Err(Errno::PERM),
+            fuse::FUSE_SYMLINK => (Operation::Symlink, 0, 0, split(body)),
             _ => return Err(Errno::NOSYS),
         };
         let name = names.first().map(Vec::as_slice).unwrap_or_default();
         let new_name = match operation {
-            Operation::Rename => names.get(1).map(Vec::as_slice).unwrap_or_default(),
+            Operation::Rename | Operation::Symlink => names.get(1).map(Vec::as_slice).unwrap_or_default(),
             _ => &[],
         };
-        if name.len().max(new_name.len()) > MAX_NAME_BYTES {
+        let longest = if operation == Operation::Symlink { MAX_TARGET_BYTES } else { MAX_NAME_BYTES };
+        if name.len() > MAX_NAME_BYTES || new_name.len() > longest {
             return Err(Errno::NAMETOOLONG);
         }
         let change = Change { operation, mode, other, caller: (call.uid, call.gid), name, new_name };
-        let makes = matches!(operation, Operation::Create | Operation::MakeFolder | Operation::Link);
+        let makes = matches!(
+            operation,
+            Operation::Create | Operation::MakeFolder | Operation::Link | Operation::Symlink
+        );
         let then = if makes { Then::Entry } else { Then::Done };
         self.ask_node(call, NodeAsk { service, kind: Kind::Change, file, payload: change.encode(), then });
         Ok(())
     }
 
-    /// Where anything may be made, no service has symbolic links.
-    pub(super) fn symlink(&self, folder: Node) -> Result<(), Errno> {
-        self.folder_to_change(folder).and(Err(Errno::PERM))
+    /// Answers with the target of a symbolic link, which the kernel follows.
+    pub(super) fn readlink(&mut self, call: Call, node: Node) -> Result<(), Errno> {
+        let Node::File(service, file) = node else { return Err(Errno::INVAL) };
+        if !node.is_of_backend() || !self.tree.has_links(service) {
+            return Err(Errno::INVAL);
+        }
+        self.may_see((service, file))?;
+        let then = Then::Target;
+        self.ask_node(call, NodeAsk { service, kind: Kind::Follow, file, payload: Vec::new(), then });
+        Ok(())
+    }
+
+    /// Answers with the room of the tree that the node is in. Elsewhere, with that of the only tree
+    /// that there is: df(1) asks the mount, whatever file it was given.
+    pub(super) fn statfs(&mut self, call: Call, node: Node) {
+        let own = self.tree.asked_at(node).filter(|at| self.tree.has_links(at.0));
+        let at = own.or_else(|| self.tree.only_with_room()).filter(|&at| self.may_see(at).is_ok());
+        let Some((service, file)) = at else {
+            let st = room(&Room::default());
+            return self.answer(call, fuse::fuse_statfs_out { st }.as_bytes());
+        };
+        let then = Then::Room;
+        self.ask_node(call, NodeAsk { service, kind: Kind::Room, file, payload: Vec::new(), then });
     }
 
     fn folder_to_change(&self, folder: Node) -> Result<(usize, u32), Errno> {
@@ -361,12 +413,28 @@ impl<H: Host> Core<H> {
     }
 }
 
+/// The room of a tree, as statfs(2) shows it.
+fn room(room: &Room) -> fuse::fuse_kstatfs {
+    let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
+    fuse::fuse_kstatfs {
+        blocks: blocks(room.bytes.0),
+        bfree: blocks(room.bytes.1),
+        bavail: blocks(room.bytes.1),
+        files: room.nodes.0,
+        ffree: room.nodes.1,
+        bsize: BLOCK_BYTES,
+        frsize: BLOCK_BYTES,
+        namelen: MAX_NAME_BYTES as u32,
+        ..Default::default()
+    }
+}
+
 /// Appends an entry to a listing as the kernel wants it; false: it does not fit any more.
 pub(super) fn append(
     listing: &mut Vec<u8>,
     most: usize,
     known: Option<fuse::fuse_entry_out>,
-    (ino, is_folder): (u64, bool),
+    (ino, typ): (u64, u32),
     off: u64,
     name: &[u8],
 ) -> bool {
@@ -374,7 +442,6 @@ pub(super) fn append(
     if let Some(known) = known {
         listing.extend_from_slice(known.as_bytes());
     }
-    let typ = if is_folder { 4 } else { 8 };
     let ino = if name == b".." { ROOT } else { ino };
     let entry = fuse::fuse_dirent { ino, off, namelen: name.len() as u32, typ, name: [] };
     listing.extend_from_slice(entry.as_bytes());

@@ -27,6 +27,7 @@ const DIRECTORY: u32 = 0o200_000;
 /// The type bits of a mode, and those of a plain file.
 const TYPE: u32 = 0o170_000;
 const FILE: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
 /// The type of file system that statfs(2) reports for the mount.
 const FUSE_SUPER_MAGIC: u32 = 0x6573_5546;
 /// Longest name, as in linux/limits.h.
@@ -52,11 +53,11 @@ pub(super) async fn serve(connection: &Connection, job: &Job, request: Request<'
         Request::Statfs { fid } => calls.statfs(fid).await,
         Request::Mkdir { folder, name, mode } => calls.mkdir(folder, name, mode).await,
         Request::Mknod { fid, name, mode } => calls.mknod(fid, name, mode).await,
-        Request::Symlink { fid, name } => calls.symlink(fid, name).await,
+        Request::Symlink { fid, name, target } => calls.symlink(fid, name, target).await,
         Request::Link { folder, fid, name } => calls.link(folder, fid, name).await,
         Request::Renameat { from, name, to, new_name } => calls.rename(from, name, to, new_name).await,
         Request::Unlinkat { folder, name, flags } => calls.unlink(folder, name, flags).await,
-        Request::Readlink { fid } => connection.fid(fid).and(Err(Errno::INVAL)),
+        Request::Readlink { fid } => calls.readlink(fid).await,
         // The kernel's clients use Tunlinkat and Trenameat; a fid's own name may be another node's
         // by now.
         Request::Remove { fid } => connection.clunk(fid).and(Err(Errno::OPNOTSUPP)),
@@ -80,7 +81,7 @@ fn take<T: FromBytes>(answer: &[u8]) -> Result<T> {
 }
 
 fn qid(attr: &fuse::fuse_attr, node: u64) -> Qid {
-    Qid { folder: is_folder(attr), path: node }
+    Qid { folder: is_folder(attr), link: attr.mode & TYPE == LINK, path: node }
 }
 
 /// A name that can be in a folder.
@@ -377,7 +378,7 @@ impl Calls<'_> {
         while let Ok((entry, after)) = fuse::fuse_dirent::read_from_prefix(rest) {
             let length = entry.namelen as usize;
             let name = after.get(..length).ok_or(Errno::IO)?;
-            let qid = Qid { folder: entry.typ == 4, path: entry.ino };
+            let qid = Qid { folder: entry.typ == 4, link: entry.typ == 10, path: entry.ino };
             // An entry is shorter here than in the core's answer, so all of them fit.
             if !ninep::put_entry(&mut listing, most, qid, entry.off, name) {
                 break;
@@ -457,11 +458,22 @@ impl Calls<'_> {
         Ok(Reply::Mknod(self.make_file(folder, name, mode).await?))
     }
 
-    async fn symlink(&self, folder: u32, name: &[u8]) -> Result<Reply> {
+    async fn symlink(&self, folder: u32, name: &[u8], target: &[u8]) -> Result<Reply> {
         let folder = self.free(folder, name).await?;
-        // No service has symbolic links: the answer is an error, and the core says which.
-        self.ask(fuse::FUSE_SYMLINK, folder, &[name, b"\0\0"]).await?;
-        Err(Errno::PERM)
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if target.contains(&0) {
+            return Err(Errno::INVAL);
+        }
+        let answer = self.ask(fuse::FUSE_SYMLINK, folder, &[name, b"\0", target, b"\0"]).await?;
+        let entry = take::<fuse::fuse_entry_out>(&answer)?;
+        Ok(Reply::Symlink(qid(&entry.attr, entry.nodeid)))
+    }
+
+    async fn readlink(&self, fid: u32) -> Result<Reply> {
+        let node = self.connection.fid(fid)?.place.qid.path;
+        Ok(Reply::Readlink(self.ask(fuse::FUSE_READLINK, node, &[]).await?))
     }
 
     async fn link(&self, folder: u32, fid: u32, name: &[u8]) -> Result<Reply> {

@@ -21,6 +21,7 @@ const NOENT: u32 = 2;
 const EXIST: u32 = 17;
 const NOTDIR: u32 = 20;
 const INVAL: u32 = 22;
+const PERM: u32 = 1;
 const NOTEMPTY: u32 = 39;
 /// The error with which the sink refuses a record.
 const DOM: u32 = 33;
@@ -123,6 +124,7 @@ impl Tree {
                 Ok(Vec::new())
             }
             Operation::Link => Err(INVAL),
+            Operation::Symlink => Err(PERM),
         }
     }
 

@@ -186,7 +186,7 @@ impl Book {
             Kind::Cancel => Ok(self.cancel(to.tag)),
             Kind::Close => Ok(self.close(to.session)),
             Kind::Credit => Ok(self.grant(to.session, to.file)),
-            Kind::Lookup | Kind::List | Kind::Stat | Kind::Change | Kind::Set => {
+            Kind::Lookup | Kind::List | Kind::Stat | Kind::Change | Kind::Set | Kind::Follow | Kind::Room => {
                 self.ask_tree(to, header.kind, payload)
             }
             Kind::ReadAt | Kind::WriteAt | Kind::Sync => {
