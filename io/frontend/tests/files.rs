@@ -56,7 +56,7 @@ fn listings_look_sane() {
     assert_eq!(bed.ok("ls"), "dns\nself\n");
     assert_eq!(
         bed.ok("ls self"),
-        "about.json\ncounters\nhandover\nlatency\nlevel\nname\nquality\nservices\ntrace\n"
+        "about.json\ncounters\nhandover\nlatency\nlevel\nname\nquality\nservices\ntargets\ntrace\n"
     );
     assert_eq!(bed.ok("find . | sort | wc -l").trim(), "17");
     assert_eq!(
