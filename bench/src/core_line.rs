@@ -16,7 +16,7 @@ const MEASURED: u64 = 2_000;
 /// Below this the two processors share a cache; far ones are around 450 ns.
 const NEAR_NS: f64 = 220.0;
 /// Tries before a thread gives way, so that the measurement ends on one processor too.
-const PATIENCE: u32 = 1_000;
+const TIMEOUT: u32 = 1_000;
 
 /// Where the two processors are to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ fn wait_for(line: &AtomicU64, value: u64) {
     let mut tries = 0_u32;
     while line.load(Ordering::Acquire) != value {
         tries += 1;
-        if tries.is_multiple_of(PATIENCE) {
+        if tries.is_multiple_of(TIMEOUT) {
             std::thread::yield_now();
         }
         std::hint::spin_loop();

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A worker that says nothing for so long, beyond what its task takes, is stuck.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// A worker that has not ended so long after the end of its input is killed.
 const GRACE: Duration = Duration::from_secs(2);
 /// How much of what a worker complained is passed on.
@@ -48,7 +48,7 @@ impl Worker {
             .ok_or(io::ErrorKind::BrokenPipe)
             .map_err(Into::into)
             .map_err(BenchError::io(doing()))?;
-        Ok(Self { who, child, input, output, unread: Vec::new(), complaints, patience: PATIENCE })
+        Ok(Self { who, child, input, output, unread: Vec::new(), complaints, patience: TIMEOUT })
     }
 
     /// From now on it may say nothing for so long, beyond what its task takes.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use channel::{ReceiveError, Receiver, SendError, Sender};
 
 use crate::messages::bytes;
-use crate::{Done, Failure, PATIENCE, Party, deadline, ensure, open, receive, send};
+use crate::{Done, Failure, Party, TIMEOUT, deadline, ensure, open, receive, send};
 
 /// Messages that are under way when the end comes.
 const UNDER_WAY: u64 = 20;
@@ -16,7 +16,7 @@ pub(crate) const LINGER: Duration = Duration::from_millis(50);
 
 /// Waits until the other end has closed: it has something to take yet.
 pub(crate) fn until_closed(mut is_closed: impl FnMut() -> bool) -> Done {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !is_closed() {
         ensure(Instant::now() < until, || "the other end does not close".into())?;
         std::thread::park_timeout(Duration::from_millis(1));

@@ -14,7 +14,7 @@ use enforce::{
 use sys::schedule::Class;
 
 /// Processor seconds after which the kernel ends a program of these tests.
-const MOST_SECONDS: u64 = 10;
+const MAX_SECONDS: u64 = 10;
 /// How many spans are measured, and how many of them have to be as promised: what else the machine
 /// does may cost a span some of it, and a real loss costs each.
 const SPANS: usize = 5;
@@ -62,7 +62,7 @@ impl Hog {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null());
         sys::process::kill_with_parent(&mut command);
-        sys::schedule::limit_processor_seconds(&mut command, MOST_SECONDS);
+        sys::schedule::limit_processor_seconds(&mut command, MAX_SECONDS);
         let child = command.spawn().expect("a shell starts");
         Self { pid: child.id(), child: Some(child) }
     }

@@ -11,7 +11,7 @@ use wire::ring as layout;
 
 use crate::closing::until_closed;
 use crate::messages::mix;
-use crate::{Doing as _, Done, Failure, PATIENCE, Party, deadline, ensure, open, receive, send};
+use crate::{Doing as _, Done, Failure, Party, TIMEOUT, deadline, ensure, open, receive, send};
 
 /// Words that are written anywhere.
 const SCRIBBLES: u64 = 50_000;
@@ -115,7 +115,7 @@ pub(crate) fn stands_scribbles(us: Box<dyn Party>) -> Done {
     let (mut sender, mut receiver) = open(us)?;
     send(&mut sender, b"here")?;
     let mut got = Vec::new();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         ensure(Instant::now() < until, || "neither an end nor a refusal".into())?;
         let received = receiver.receive(&mut got, Some(Instant::now() + SHORT));

@@ -8,7 +8,7 @@
 //!
 //! [`links`] is another suite: what every transport of links between nodes has to do.
 //!
-//! Whatever a half waits for, it waits for [`PATIENCE`] at most: a kind that loses a wake-up fails,
+//! Whatever a half waits for, it waits for [`TIMEOUT`] at most: a kind that loses a wake-up fails,
 //! and hangs nobody.
 
 mod closing;
@@ -31,7 +31,7 @@ use channel::{Receiver, Sender};
 pub use party::{Given, Party};
 
 /// How long a half waits for the other at a time: long enough for an emulated machine under load.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a half did not do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Done {
 }
 
 fn deadline() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 /// One thing that a channel does.

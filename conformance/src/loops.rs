@@ -8,13 +8,13 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
 use crate::messages::{check, message};
-use crate::{Doing as _, Done, Failure, PATIENCE, Party, ensure, open, receive, send};
+use crate::{Doing as _, Done, Failure, Party, TIMEOUT, ensure, open, receive, send};
 
 /// Questions, one at a time and in bursts.
 const ROUNDS: u64 = 60;
 const BURST: u64 = 30;
 /// How long a wait of the loop is; nothing needs so much.
-const WAIT: Timespec = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+const WAIT: Timespec = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
 /// A pause in which the other end falls asleep.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -109,7 +109,7 @@ pub(crate) fn answers_by_edges(us: Box<dyn Party>) -> Done {
 fn with_tokio(done: impl Future<Output = Done>) -> Done {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let timed = async {
-        match tokio::time::timeout(PATIENCE, done).await {
+        match tokio::time::timeout(TIMEOUT, done).await {
             Ok(done) => done,
             Err(_) => Err(Failure::wrong("the runtime heard nothing")),
         }

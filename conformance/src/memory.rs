@@ -9,7 +9,7 @@ use std::time::Instant;
 use sys::region::Region;
 
 use crate::hostile::look;
-use crate::{Done, PATIENCE, Party, ensure, open, receive, send};
+use crate::{Done, Party, TIMEOUT, ensure, open, receive, send};
 
 /// Words of the header page that no end looks at, each in lines of its own.
 const COUNTER: usize = 2048;
@@ -89,7 +89,7 @@ fn together(region: &Region, (mine, theirs): (usize, usize), step: u64) -> Done 
     while region.load_u64(theirs, Acquire) < step {
         // Whoever shares our processor gets it.
         std::thread::yield_now();
-        let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let until = *until.get_or_insert_with(|| Instant::now() + TIMEOUT);
         ensure(Instant::now() < until, || format!("the other end stays behind at step {step}"))?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use channel::{ReceiveError, Receiver, SendError, SpinPolicy};
 
 use crate::messages::{bytes, check, message};
-use crate::{Doing as _, Done, Failure, PATIENCE, Party, deadline, ensure, open, receive, send};
+use crate::{Doing as _, Done, Failure, Party, TIMEOUT, deadline, ensure, open, receive, send};
 
 /// Rounds of polling. An emulated machine has a slice of a processor now and then.
 const POLLED: u64 = 200;
@@ -20,7 +20,7 @@ const OVERFULL: u64 = 12;
 
 /// Looks until there is a message, without a sleep or a word that one is slept.
 fn poll(receiver: &mut Receiver) -> Result<Vec<u8>, Failure> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let mut message = Vec::new();
     while receiver.try_receive(&mut message).doing("look for a message")?.is_none() {
         ensure(Instant::now() < until, || "nothing came".into())?;

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 /// How long a condition may take before a test gives up. Far above what it takes, so that a busy
 /// machine fails no test.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// How often the condition is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Looks at `condition` until it holds, and panics with `what` where it does not within
-/// [`PATIENCE`]. Returns how long it took.
+/// [`TIMEOUT`]. Returns how long it took.
 pub fn until(what: &str, condition: impl FnMut() -> bool) -> Duration {
-    until_within(what, PATIENCE, condition)
+    until_within(what, TIMEOUT, condition)
 }
 
 /// As [`until`], for what takes longer by its nature.

@@ -14,7 +14,7 @@ use wire::ring::RING_BYTES_MIN;
 /// Steps of one script: more bring nothing new.
 const MAX_STEPS: usize = 512;
 /// Answers to one thing that was heard, and of one turn: some records, and what goes with them.
-const MOST_SAID: usize = 64;
+const MAX_SAID: usize = 64;
 const LOCAL: Address = Address { slot: 1, generation: 3 };
 const REMOTE: Address = Address { slot: 1 << 20 | 1, generation: 5 };
 
@@ -54,11 +54,11 @@ fuzz::target!(|bytes: &[u8]| {
                 true
             }
         };
-        assert!(say.len() - before <= MOST_SAID, "it talks and talks");
+        assert!(say.len() - before <= MAX_SAID, "it talks and talks");
         if !goes_on {
             return;
         }
-        if say.len() > MOST_SAID {
+        if say.len() > MAX_SAID {
             say.clear();
         }
     }

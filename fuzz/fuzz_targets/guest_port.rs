@@ -14,7 +14,7 @@ use wire::guest::{
 const MAX_STEPS: usize = 4096;
 /// The bytes that may wait for a guest that does not read: the outbox's bound, and the message that
 /// broke it.
-const MOST_WAITING: usize = 4 * 1024 * 1024 + 128 * 1024;
+const MAX_WAITING: usize = 4 * 1024 * 1024 + 128 * 1024;
 
 fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
@@ -77,7 +77,7 @@ impl Node {
             assert!(lengths.iter().sum::<usize>() <= STREAM_WINDOW_BYTES, "more than a window is held");
         }
         assert!(self.held.len() <= 2 * MAX_STREAMS);
-        assert!(self.guest.waiting().len() <= MOST_WAITING, "more waits than may");
+        assert!(self.guest.waiting().len() <= MAX_WAITING, "more waits than may");
         Ok(())
     }
 

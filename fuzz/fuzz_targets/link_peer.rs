@@ -17,7 +17,7 @@ const WINDOW: usize = 8192;
 const QUEUE: usize = 4096;
 const PAIRS: u32 = 4;
 /// Packets that one frame may bring out of us: each names every pair at most.
-const MOST_PACKETS: usize = 64;
+const MAX_PACKETS: usize = 64;
 
 fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
@@ -127,7 +127,7 @@ fn hear(link: &mut Link, now_ms: u64, header: &Packet, body: &[u8]) {
     let mut packets = 0;
     while link.poll_transmit(now_ms, 1500, &mut out) {
         packets += 1;
-        assert!(packets <= MOST_PACKETS, "it talks and talks");
+        assert!(packets <= MAX_PACKETS, "it talks and talks");
     }
 }
 

@@ -31,7 +31,7 @@ const SOCKET_BYTES: usize = 4096;
 const FEW_RINGS: usize = 4;
 /// Rings taken off at one look at the most, so that a peer that rings all the time keeps nobody
 /// listening.
-const MOST_RINGS: usize = 1024;
+const MAX_RINGS: usize = 1024;
 
 /// The outcome of a listener's look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ pub fn listen(listener: impl AsFd) -> io::Result<Heard> {
 /// Those of [`listen`].
 pub fn take_all(listener: impl AsFd) -> io::Result<bool> {
     let mut rings = 0;
-    while rings < MOST_RINGS && listen(&listener)? == Heard::Ring {
+    while rings < MAX_RINGS && listen(&listener)? == Heard::Ring {
         rings += 1;
     }
     Ok(rings > FEW_RINGS)

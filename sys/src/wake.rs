@@ -12,7 +12,7 @@ const ROUNDS: u32 = 41;
 /// Rounds that come first and do not count: threads start, pages are touched.
 const WARM_UP: u32 = 8;
 /// How long one thread waits for the other before it gives up: long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The median price of a wake-up in ns: from the store of one thread to what another, which slept
 /// for it on another processor, does next. `None`: this thread may use one processor only, or the
@@ -72,7 +72,7 @@ fn throw(ball: &AtomicU32, number: u32) {
 }
 
 fn wait_for(ball: &AtomicU32, number: u32) -> Option<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let now = ball.load(Ordering::Acquire);
         if now == number {

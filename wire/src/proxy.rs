@@ -26,7 +26,7 @@ pub const MAX_REFUSAL_BYTES: usize = 1024;
 /// Opens that may wait for the daemon's answer at a time, in each direction.
 pub const MAX_WAITING_OPENS: usize = 256;
 /// After so many ms without a connection a proxy that has pairs ends, and with it they.
-pub const PATIENCE_MS: u64 = 30_000;
+pub const TIMEOUT_MS: u64 = 30_000;
 /// After so many ms in which nothing was heard a connection is taken for cut.
 pub const SILENCE_MS: u32 = 3_000;
 

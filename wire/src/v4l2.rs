@@ -297,7 +297,7 @@ pub const TIME_PER_FRAME: u32 = 0x1000;
 /// `V4L2_PRIORITY_INTERACTIVE`: that of who has said nothing.
 pub const PRIORITY_DEFAULT: u32 = 2;
 /// `V4L2_PRIORITY_RECORD`: the highest.
-pub const PRIORITY_MOST: u32 = 3;
+pub const PRIORITY_MAX: u32 = 3;
 /// Most buffers of one open file (`VIDEO_MAX_FRAME`).
 pub const BUFFERS_MAX: u32 = 32;
 

@@ -33,7 +33,7 @@ const LAUNCHES: RangeInclusive<i64> = 1..=1_000;
 /// order.
 const WINDOW_NS: RangeInclusive<u64> = 1_000_000..=60_000_000_000;
 /// A peer's silence.
-const PATIENCE_NS: RangeInclusive<u64> = 100_000_000..=300_000_000_000;
+const TIMEOUT_NS: RangeInclusive<u64> = 100_000_000..=300_000_000_000;
 /// Bytes of a message: number and checksum at least, and what every ring takes at most.
 const PAYLOADS: RangeInclusive<u64> = HEADER_BYTES as u64..=1 << 20;
 /// A server that computes for longer measures itself.
@@ -53,7 +53,7 @@ const WORDS_MAX: usize = 256;
 const SEED: u64 = 1;
 const LAUNCHES_DEFAULT: usize = 5;
 const WINDOW_DEFAULT: Duration = Duration::from_millis(500);
-const PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 const DEADLINES_DEFAULT_NS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
 /// Reads and admits a plan; `file_name` is for messages.
@@ -102,8 +102,8 @@ impl<'t, 'i> Reader<'t, 'i, '_, '_> {
             launches: self.number("launches", &LAUNCHES).map_or(LAUNCHES_DEFAULT, |count| count as usize),
             window,
             patience: self
-                .span_of_time("patience", &PATIENCE_NS)
-                .map_or(PATIENCE_DEFAULT, Duration::from_nanos),
+                .span_of_time("patience", &TIMEOUT_NS)
+                .map_or(TIMEOUT_DEFAULT, Duration::from_nanos),
             ideal: self.ideal(&subjects),
             subjects,
             deployments: self.list("deployments", Self::deployment).unwrap_or_else(|| vec![Deployment::Bare]),

@@ -53,7 +53,7 @@ const QUEUE_MESSAGES: usize = 1024;
 /// The first message of the leader, which says that the call stands.
 const HELLO: &[u8] = b"hello";
 /// How long a follower waits for the leader to let go.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes this end, and does the job with it.
 ///
@@ -388,7 +388,7 @@ impl Drop for Grpc {
             // that it takes too long, changes nothing.
             let inward = &mut self.inward;
             let over = async { while let Ok(Some(_)) = inward.message().await {} };
-            let _over = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, over).await });
+            let _over = self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, over).await });
         }
     }
 }

@@ -27,7 +27,7 @@ const POOL_BYTES: usize = 64 << 20;
 /// Messages that wait for the worker, at most.
 const QUEUE_MESSAGES: usize = 1024;
 /// How long the two may take to find each other.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one hello is waited for before the next is sent.
 const HELLO_INTERVAL: Duration = Duration::from_millis(5);
 /// The message that says that everything was taken.
@@ -129,7 +129,7 @@ impl Zenoh {
     /// Says hello, an empty message, until the other's has come: only then both know what the other
     /// subscribes to. Some more may come later.
     fn greet(&mut self) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             self.publisher.put(ZBytes::default()).wait().map_err(other)?;
             if self.subscriber.recv_timeout(HELLO_INTERVAL).map_err(other)?.is_some() {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long it may take to find each other: a device is plugged into a guest meanwhile.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection on which nothing goes for so long has stalled: a thousand times what the slowest
 /// operation takes.
 const STALL: Duration = Duration::from_secs(3);
@@ -64,9 +64,9 @@ impl Doors {
                     Role::Follow => {
                         let listener = TcpListener::bind(address)?;
                         say(talk.output, "waiting")?;
-                        accept(&listener, PATIENCE)?
+                        accept(&listener, TIMEOUT)?
                     }
-                    Role::Lead => TcpStream::connect_timeout(&address, PATIENCE)?,
+                    Role::Lead => TcpStream::connect_timeout(&address, TIMEOUT)?,
                 };
                 if *polled {
                     stream.set_nodelay(true)?;
@@ -83,13 +83,13 @@ impl Doors {
 
     /// The end of a new channel.
     fn meet(&mut self, control: &Path, name: &str, role: Role, talk: &mut Talk<'_>) -> io::Result<End> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         if role == Role::Lead {
             return open(control, name, deadline);
         }
         let offer = self.offer(control, name, deadline)?;
         say(talk.output, "waiting")?;
-        Ok(offer.accept(Some(Instant::now() + PATIENCE)).map_err(io::Error::other)?.0)
+        Ok(offer.accept(Some(Instant::now() + TIMEOUT)).map_err(io::Error::other)?.0)
     }
 
     fn offer(&mut self, control: &Path, name: &str, deadline: Instant) -> io::Result<&mut Offer> {
@@ -104,7 +104,7 @@ impl Doors {
 
 fn open(control: &Path, name: &str, deadline: Instant) -> io::Result<End> {
     let mut control = Control::connect(control).map_err(io::Error::other)?;
-    let wait_ms = PATIENCE.as_millis() as u32;
+    let wait_ms = TIMEOUT.as_millis() as u32;
     let opened = control.connect_waiting(name, ENTRANCE, (0, wait_ms), deadline);
     Ok(opened.map_err(io::Error::other)?.1)
 }

@@ -40,7 +40,7 @@ use std::time::Duration;
 use task::{Role, Tale, Task, Work};
 
 /// How long a repetition that counts operations, or is traced, may take.
-const TASK_PATIENCE: Duration = Duration::from_secs(30);
+const TASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// From going to sleep to being watched: longer than any nap before the deep sleep.
 const IDLE_SETTLE: Duration = Duration::from_millis(300);
 
@@ -222,7 +222,7 @@ impl Bench<'_> {
 
     fn length(&self, case: Case) -> Duration {
         match case.kind {
-            Kind::Transfer | Kind::Calls | Kind::SetUp => TASK_PATIENCE,
+            Kind::Transfer | Kind::Calls | Kind::SetUp => TASK_TIMEOUT,
             _ => Duration::from_nanos(self.plan.timing.warm_up_ns + self.plan.timing.window_ns),
         }
     }
@@ -297,7 +297,7 @@ impl Bench<'_> {
         let used_ns = self.watch(processes)?;
         let memory_after = group.as_ref().map(MemoryGroup::bytes).transpose()?;
         let pair = pair(&mut self.workers, Arm::Tombolo)?;
-        let [tale, _] = finish(pair, TASK_PATIENCE)?;
+        let [tale, _] = finish(pair, TASK_TIMEOUT)?;
         let launch = self.launch;
         results.figures.push(Figure { name: IDLE_PROCESSOR, unit: "us/s", launch, value: used_ns });
         if let Some((before, after)) = memory_before.zip(memory_after) {

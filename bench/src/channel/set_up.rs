@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use sys::clock::clock_ns;
 
 /// How long the daemon may take for one thing.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The entrance that a program names to the daemon: the program itself, no entrance of ours.
 const ENTRANCE: &str = "api";
 
@@ -89,9 +89,9 @@ fn first_answer(task: &Task, port: u16, latencies: &mut Latencies, begin: u64) -
 /// As a program of the domain does it: connect to the control socket, ask for the service, get an
 /// end.
 fn open_by_daemon(control: &Path, name: &str) -> io::Result<End> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut control = Control::connect(control).map_err(io::Error::other)?;
-    let opened = control.connect_waiting(name, ENTRANCE, (0, PATIENCE.as_millis() as u32), deadline);
+    let opened = control.connect_waiting(name, ENTRANCE, (0, TIMEOUT.as_millis() as u32), deadline);
     Ok(opened.map_err(io::Error::other)?.1)
 }
 
@@ -138,7 +138,7 @@ impl Door {
         match &task.means {
             Means::Tcp(address) => Ok(Self::Port(TcpListener::bind((address.as_str(), 0))?)),
             Means::Service { offering, name, .. } => {
-                let offer = Offer::at(offering, name, Instant::now() + PATIENCE);
+                let offer = Offer::at(offering, name, Instant::now() + TIMEOUT);
                 Ok(Self::Service(Box::new(offer.map_err(io::Error::other)?)))
             }
             _ => Ok(Self::Path(place)),
@@ -169,7 +169,7 @@ impl Door {
                 echo(stream, task.bytes)
             }
             (Self::Service(offer), _) => {
-                let (end, _) = offer.accept(Some(Instant::now() + PATIENCE)).map_err(io::Error::other)?;
+                let (end, _) = offer.accept(Some(Instant::now() + TIMEOUT)).map_err(io::Error::other)?;
                 let mut here = Tombolo::of(end, task.bytes, true)?;
                 answer(&mut here, task.bytes)?;
                 until_closed(&mut here)
@@ -187,7 +187,7 @@ fn answer(here: &mut Tombolo, bytes: usize) -> io::Result<()> {
 
 /// Waits until the other end is gone: then it has the answer.
 fn until_closed(here: &mut Tombolo) -> io::Result<()> {
-    match here.halves().1.wait(Some(Instant::now() + PATIENCE)) {
+    match here.halves().1.wait(Some(Instant::now() + TIMEOUT)) {
         Err(ReceiveError::Closed) => Ok(()),
         Err(error) => Err(io::Error::other(error)),
         Ok(()) => Err(io::ErrorKind::InvalidData.into()),

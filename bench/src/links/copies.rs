@@ -24,7 +24,7 @@ use wire::proxy::{Configure, Open, Order, Report, Station};
 /// The program whose role a proxy is, beside the bench.
 pub const PROGRAM: &str = "tombolo";
 /// How long a copy may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a question, or of an answer, that carries nothing.
 const WORD_BYTES: usize = 8;
 /// The follower's endpoint, which has the buffer.
@@ -225,7 +225,7 @@ impl Transport for Copies<'_> {
                 self.meeting.give::<OwnedFd>(b"last", &[])
             }
             (_, Memory::Granted(grant), Direction::Out) => {
-                let deadline = Some(Instant::now() + PATIENCE);
+                let deadline = Some(Instant::now() + TIMEOUT);
                 endpoint.copy_out(message, *grant, 0, deadline).map_err(io::Error::other)
             }
             _ => Ok(()),
@@ -238,7 +238,7 @@ impl Transport for Copies<'_> {
                 self.meeting.take(0)?;
             }
             Memory::Granted(grant) if self.direction == Direction::In => {
-                let deadline = Some(Instant::now() + PATIENCE);
+                let deadline = Some(Instant::now() + TIMEOUT);
                 self.endpoint.copy_in(grant, 0, &mut self.message, deadline).map_err(io::Error::other)?;
             }
             Memory::Granted(_) => {}

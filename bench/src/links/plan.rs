@@ -64,7 +64,7 @@ pub const MTU: u32 = 1500;
 /// frames").
 pub const LONG_MTU: u32 = 9000;
 /// The frames that the networks within one machine take: bridges and pairs of veth.
-pub const LONGEST_MTU: u32 = 65_535;
+pub const MAX_MTU: u32 = 65_535;
 
 impl Arm {
     /// Its name in tables.
@@ -104,7 +104,7 @@ impl Arm {
     pub fn mtu(self) -> u32 {
         match self {
             LongLink | LongEthernet => LONG_MTU,
-            LongestLink | LongestEthernet => LONGEST_MTU,
+            LongestLink | LongestEthernet => MAX_MTU,
             _ => MTU,
         }
     }

@@ -34,7 +34,7 @@ const SILENCE_MS: u32 = 10_000;
 /// How long an answer is looked for before who waits sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// How long anything may take that is not measured.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of the buffer through which a link reads.
 const INCOMING_BYTES: usize = 256 << 10;
 /// The protocol that raw TLS names.
@@ -61,8 +61,8 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Re
         Way::TcpSpinning => {
             let socket = socket(means, task.role, meeting)?;
             socket.set_nonblocking(true)?;
-            let reader = Spinning::new(socket.try_clone()?, PATIENCE);
-            job.run(Bytes::new(reader, Spinning::new(socket, PATIENCE), task.bytes))
+            let reader = Spinning::new(socket.try_clone()?, TIMEOUT);
+            job.run(Bytes::new(reader, Spinning::new(socket, TIMEOUT), task.bytes))
         }
         Way::Tls => match task.role {
             Role::Lead => job.run(Stream::new(lead_tls(means, task, meeting)?, task.bytes)),
@@ -348,7 +348,7 @@ impl Linked {
             self.handle.consumed_all(pair, messages, bytes);
         }
         let events = &mut self.events;
-        let next = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, events.next()).await });
+        let next = self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, events.next()).await });
         next.map_err(|_| io::ErrorKind::TimedOut)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
@@ -486,7 +486,7 @@ impl Drop for Linked {
         }
         let events = &mut self.events;
         let end = async { while events.next().await.is_some() {} };
-        let ended = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, end).await });
+        let ended = self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, end).await });
         if ended.is_err() {
             eprintln!("the link did not end in time");
         }

@@ -15,7 +15,7 @@ use sys::descriptors::{receive_with_descriptors, send_with_descriptors};
 use sys::namespace::{LinkNameSpaceType, enter};
 
 /// How long the machine process may take to plug a card in.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer of it.
 const ANSWER_BYTES: usize = 4096;
 /// The commands with which the guest configures its card, whose name is the first that kernels
@@ -91,7 +91,7 @@ struct Answer {
 /// Hands the tap to the machine process.
 fn give(socket: &Path, number: u8, tap: &OwnedFd) -> io::Result<()> {
     let machine = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
-    sockopt::set_socket_timeout(&machine, sockopt::Timeout::Recv, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(&machine, sockopt::Timeout::Recv, Some(TIMEOUT))?;
     rustix::net::connect(&machine, &SocketAddrUnix::new(socket)?)?;
     // Locally administered, as QEMU's own.
     let request = format!(r#"{{"network_card":{{"mac":"52:54:00:00:00:{number:02x}"}}}}"#);

@@ -20,7 +20,7 @@ const TURN_NS: u64 = 50_000;
 /// How often decisions of a real thread are given time to be taken.
 const DECIDING: Duration = Duration::from_secs(1);
 /// Longest wait for an effect: some periods.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many machines, and what the figures are called: of commits, and of effects.
 type Row = (usize, &'static str, &'static str);
@@ -153,7 +153,7 @@ fn commits(kind: Kind, (count, name, middle): Row, plan: &Plan, put: &mut Put<'_
         let took_ns = put_in_force(&mut *enforcer, plan_of(turn))?;
         times.push(took_ns as f64 / 1_000.0);
         if kind == Kind::Table && count == 2 && effects.len() < plan.changes {
-            let effect = enforcer.effect(PATIENCE).map_err(|error| error.to_string())?;
+            let effect = enforcer.effect(TIMEOUT).map_err(|error| error.to_string())?;
             effects.extend(effect.after_ns.map(|ns| ns as f64 / PERIOD_NS as f64));
         }
     }

@@ -30,7 +30,7 @@ const WARM_UP: Duration = Duration::from_millis(200);
 /// Between two looks at the kernel's count of periods.
 const LOOK: Duration = Duration::from_micros(100);
 /// Longest wait for a period: some of them.
-const PATIENCE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A process that never rests, ended with this.
 #[derive(Debug)]
@@ -251,10 +251,10 @@ fn delivered(ground: &Ground, plan: &Plan, put: &mut Put<'_>) -> Result<(), Stri
         let begun = Instant::now();
         ground.promise(name, Some(Quota { budget_us, ..DELIVERED }))?;
         while ground.cgroups.quota_periods(&path).is_some_and(|now| now <= before)
-            && begun.elapsed() < PATIENCE
+            && begun.elapsed() < TIMEOUT
         {
             // tidy(sleep): the kernel counts periods and has no event for a new one; bounded by
-            // PATIENCE.
+            // TIMEOUT.
             std::thread::sleep(LOOK);
         }
         effects.push(us(begun.elapsed()) / DELIVERED.period_us as f64);

@@ -38,7 +38,7 @@ const QUICK_REDIS_REQUESTS: u64 = 4_000;
 const WRK_S: u64 = 1;
 /// How long another program may take: the slowest forwarder does a few thousand requests in a
 /// second.
-const PROGRAM_PATIENCE: Duration = Duration::from_secs(60);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connections that are held idle.
 const IDLE: usize = 500;
 
@@ -181,7 +181,7 @@ fn idle(stage: &mut Stage, launch: usize, results: &mut Results) -> Result<(), B
     let task = Task { place, work: Work::Hold(IDLE), warm_up_ns: 0, window_ns: 0 };
     let Some(client) = stage.client(Arm::Listener) else { return Ok(()) };
     client.give(&task)?;
-    client.tale::<Tale>(PROGRAM_PATIENCE)?;
+    client.tale::<Tale>(PROGRAM_TIMEOUT)?;
     let (Some(before), Some(after)) = (before, stage.memory_of_containers()) else {
         results
             .note(vec!["the memory of idle connections was left out: the kernel does not count it".into()]);
@@ -223,7 +223,7 @@ impl Bench<'_> {
             for arm in self.arms() {
                 let Some(place) = self.stage.place(arm, server) else { continue };
                 let work = Work::Program(self.words(arm, server, &place));
-                let job = Job { name, server, work, bytes: 0, patience: PROGRAM_PATIENCE };
+                let job = Job { name, server, work, bytes: 0, patience: PROGRAM_TIMEOUT };
                 results.repetitions.extend(self.repetition(arm, &job)?);
             }
         }

@@ -36,7 +36,7 @@ const CLIENT: &str = "198.18.1.2";
 /// The address that slirp4netns maps to the `lo` of the namespace in which it runs.
 const SLIRP: &str = "10.0.2.2";
 /// How long a forwarder or a server may take to listen.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The folder of the bench's programs, as containers see it.
 const PROGRAMS: &str = "/programs";
 /// nginx's configuration, as containers see it.
@@ -414,7 +414,7 @@ fn until(mut attempt: impl FnMut() -> Result<(), BenchError>) -> Result<(), Benc
     let begun = Instant::now();
     loop {
         match attempt() {
-            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+            Err(error) if begun.elapsed() > TIMEOUT => return Err(error),
             // tidy(sleep): a program of somebody else's says nothing when it listens, and nothing
             // tells when relays have met.
             Err(_) => std::thread::sleep(Duration::from_millis(20)),

@@ -19,7 +19,7 @@ pub const QUESTION_BYTES: usize = 64;
 /// The server's buffer, and the longest piece of a stream.
 const PIECE_BYTES: usize = 64 * 1024;
 /// Longer than any single call should take: what is stuck is told, not waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Echoes questions.
 const ECHO: u8 = b'e';
 /// Reads to the end and says how many bytes came.
@@ -85,12 +85,12 @@ impl Stream {
     fn connect(place: &str) -> io::Result<Self> {
         if let Some(path) = place.strip_prefix("unix:") {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             return Ok(Self::Unix(stream));
         }
         let stream = TcpStream::connect(place.strip_prefix("tcp:").unwrap_or(place))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self::Tcp(stream))
     }
 
@@ -292,7 +292,7 @@ mod tests {
         std::thread::spawn(move || serve(&at));
         let begun = std::time::Instant::now();
         while Stream::connect(&place).is_err() {
-            assert!(begun.elapsed() < PATIENCE, "nobody listens");
+            assert!(begun.elapsed() < TIMEOUT, "nobody listens");
             std::thread::yield_now();
         }
         for work in [Work::RoundTrip, Work::Stream(64), Work::Stream(PIECE_BYTES), Work::Connections] {

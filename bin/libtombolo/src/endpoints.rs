@@ -3,7 +3,7 @@
 use crate::buffer::Owned;
 use crate::failure::{self, failure};
 use crate::library::Library;
-use crate::member::{ANSWER_PATIENCE, Member, Standby, address_of, name_of, number_of};
+use crate::member::{ANSWER_TIMEOUT, Member, Standby, address_of, name_of, number_of};
 use crate::ongoing::Wanted;
 use crate::polling::deadline_of;
 use crate::refusals::{self, Refusal};
@@ -467,7 +467,7 @@ fn copied(state: Option<&[u8]>, into: &mut [u8]) -> usize {
 
 /// The daemon always answers: whoever has no time gives it the usual one.
 fn for_an_answer(patience: Patience) -> Patience {
-    if patience == Patience::Never { ANSWER_PATIENCE } else { patience }
+    if patience == Patience::Never { ANSWER_TIMEOUT } else { patience }
 }
 
 fn grant_of(number: i64) -> Outcome<GrantId> {

@@ -19,7 +19,7 @@ use sys::endpoint_abi::{Message, Outgoing};
 use sys::fork::Origin;
 
 /// How long the daemon may take for its answer where the caller says nothing about it.
-pub const ANSWER_PATIENCE: Patience = Patience::For(Duration::from_secs(10));
+pub const ANSWER_TIMEOUT: Patience = Patience::For(Duration::from_secs(10));
 
 /// A backup, until it has taken over.
 #[derive(Debug)]
@@ -297,7 +297,7 @@ impl Member {
     pub fn find(&mut self, whom: &CStr, waits: bool, patience: Patience) -> Outcome<Address> {
         // The daemon always answers; whoever has no time wants to know how it is now.
         let is_try = patience == Patience::Never;
-        let (waits, patience) = (waits && !is_try, if is_try { ANSWER_PATIENCE } else { patience });
+        let (waits, patience) = (waits && !is_try, if is_try { ANSWER_TIMEOUT } else { patience });
         if self.is_interruptible {
             return self.find_in_steps(Wanted::find(whom, waits), patience);
         }

@@ -16,7 +16,7 @@ use sys::fork::Origin;
 
 /// How long an offerer, or the node's daemon, may take for its answer where the caller says nothing
 /// about waiting.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An end, and who is at the other one.
 pub type Met = (End, String);
@@ -220,7 +220,7 @@ fn wait_until(options: &Options) -> Option<Instant> {
 
 fn answer_by(options: &Options) -> Instant {
     let now = Instant::now();
-    wait_until(options).unwrap_or(now).max(now + ANSWER_PATIENCE)
+    wait_until(options).unwrap_or(now).max(now + ANSWER_TIMEOUT)
 }
 
 /// Where nobody wants to wait, a daemon that is not there is an error at once, and one that says

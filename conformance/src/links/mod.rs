@@ -12,7 +12,7 @@ pub use stage::{Bed, Cluster};
 use std::time::Duration;
 
 /// How long anything may take, on a machine that has other things to do as well.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The expectation that did not hold.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,6 @@ pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Done {
 /// The name of the thing that did not come.
 pub async fn within<T>(what: &'static str, wait: impl Future<Output = T>) -> Done<T> {
     // A machine in between that is emulated beside others takes its time.
-    let patience = if weather::goes_by_relay() { 8 * PATIENCE } else { PATIENCE };
+    let patience = if weather::goes_by_relay() { 8 * TIMEOUT } else { TIMEOUT };
     tokio::time::timeout(patience, wait).await.map_err(|_| Failure(format!("{what}: it did not come")))
 }

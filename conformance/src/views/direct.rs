@@ -15,7 +15,7 @@ use wire::service::{
 };
 
 use super::{Done, Opened, Stat, View};
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 /// Credit of a stream whose server leaves it to the reader: a few of the longest records.
 const WINDOW_BYTES: u32 = 256 * 1024;
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Direct {
 }
 
 fn deadline() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
 fn soon() -> Option<Instant> {

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{Done, Opened, Stat, View};
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 /// A folder in which services are mounted.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl View for Mount {
         for (bit, _) in WORDS.iter().filter(|(_, word)| wanted.contains(word)) {
             wait |= *bit;
         }
-        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let patience = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         if !wait.is_empty() && poll(&mut [PollFd::new(file, wait)], Some(&patience)).map_err(errno)? == 0 {
             return Err(errno(Errno::TIMEDOUT));
         }

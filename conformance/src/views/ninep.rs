@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use super::{Done, NOT_SUPPORTED, Opened, Stat, View};
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 const ROOT: u32 = 0;
 const NOBODY: u32 = u32::MAX;
@@ -68,7 +68,7 @@ impl Ninep {
     /// The error of the connection.
     pub fn connect(at: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(at)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let (early, reads) = (HashMap::new(), HashMap::new());
         let mut client = Self { stream, last_fid: ROOT, last_tag: 0, early, reads };
         let refused = |errno| io::Error::other(format!("9P is refused: {errno}"));

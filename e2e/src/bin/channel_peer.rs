@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Longest message that is asked, in bytes; each is a little longer than the one before.
 const LONGEST: usize = 8000;
 /// How long one answer may take. Far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -117,7 +117,7 @@ fn answer(mut sender: Sender, mut receiver: Receiver, consumer: &Consumer) {
 fn ask((sender, receiver): &mut (Sender, Receiver), count: u64) -> Result<String, String> {
     let length = usize::try_from(count).unwrap_or(0) * 37 % LONGEST;
     let question: Vec<u8> = (0..length).map(|at| (at as u64 ^ count) as u8).collect();
-    let by = Some(Instant::now() + PATIENCE);
+    let by = Some(Instant::now() + TIMEOUT);
     sender.send(&question, by).map_err(|error| error.to_string())?;
     let mut answer = Vec::new();
     receiver.receive(&mut answer, by).map_err(|error| error.to_string())?;
@@ -195,12 +195,12 @@ fn conform(
 fn conform_far(name: &str, part: &str) -> Result<(), Failure> {
     let mut offer = offer_channel(name)?;
     say("offering");
-    let accept = || Ok(offer.accept(Some(Instant::now() + conformance::PATIENCE))?.0);
+    let accept = || Ok(offer.accept(Some(Instant::now() + conformance::TIMEOUT))?.0);
     conform(part, accept, |scenario, end| scenario.far(end))
 }
 
 fn conform_near(name: &str, part: &str) -> Result<(), Failure> {
-    let open = || Ok(open_channel(name, conformance::PATIENCE)?);
+    let open = || Ok(open_channel(name, conformance::TIMEOUT)?);
     conform(part, open, |scenario, end| scenario.near(end))
 }
 

@@ -31,11 +31,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// How long one call may take. Far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest request, in bytes; each is a little longer than the one before.
 const LONGEST: usize = 8000;
 /// Time for one call of the mill: short, so that it meets each kind of end.
-const MILL_PATIENCE: Duration = Duration::from_millis(20);
+const MILL_TIMEOUT: Duration = Duration::from_millis(20);
 /// Bytes of the mill's buffers.
 const MILL_BUFFER_BYTES: usize = 64 << 10;
 
@@ -81,7 +81,7 @@ fn number(word: &str) -> u64 {
 }
 
 fn soon() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 fn bind(name: Option<&str>) -> Result<Endpoint, Box<dyn Error>> {
@@ -352,7 +352,7 @@ fn copy(name: &str, bytes: u64) -> Done {
     loop {
         match me.copy_in(second, 0, &mut all, soon()) {
             // Nothing comes: this lets others have the processor, and ends with the owner.
-            Ok(()) => drop(me.receive(&From::One(owner), &mut answer, Some(Instant::now() + MILL_PATIENCE))),
+            Ok(()) => drop(me.receive(&From::One(owner), &mut answer, Some(Instant::now() + MILL_TIMEOUT))),
             Err(error) => {
                 say(&format!("ended: {error}"));
                 return Ok(());
@@ -402,7 +402,7 @@ fn mill(own: &str, seed: u64) -> Done {
     say(&format!("bound {}", me.address()));
     let (mut grants, mut bytes) = (Vec::<GrantId>::new(), Vec::new());
     loop {
-        let by = Some(Instant::now() + MILL_PATIENCE);
+        let by = Some(Instant::now() + MILL_TIMEOUT);
         let other = MILLERS[random.below(3) as usize];
         // It may be dead, or this one itself: each end of a call will do here but a wrong one, and
         // that is the tests' affair elsewhere.
@@ -434,7 +434,7 @@ fn mill(own: &str, seed: u64) -> Done {
 fn mill_buffer(me: &mut Endpoint, to: Address, random: &mut Random) -> Done {
     let mut buffer = me.buffer(MILL_BUFFER_BYTES, Access::Read)?;
     let grant = me.grant(&mut buffer, to)?;
-    me.send_buffered(to, 3, &grant.number().to_le_bytes(), Some(Instant::now() + MILL_PATIENCE))?;
+    me.send_buffered(to, 3, &grant.number().to_le_bytes(), Some(Instant::now() + MILL_TIMEOUT))?;
     buffer.write(0, &[1; 4096])?;
     if random.below(2) == 0 {
         me.revoke(&mut buffer, grant)?;

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long one call may take. Far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a backup looks whether it was asked to take over.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 }
 
 fn bound(name: &str) -> Result<Endpoint, Box<dyn Error>> {
-    let mut me = Endpoint::bind_by(Some(name), &Options::default(), Some(Instant::now() + PATIENCE))?;
+    let mut me = Endpoint::bind_by(Some(name), &Options::default(), Some(Instant::now() + TIMEOUT))?;
     me.keep_state(b"")?;
     say(&format!("bound {}", me.address()));
     Ok(me)
@@ -178,7 +178,7 @@ fn tally(name: &str, word: &str, stop: &Path) -> Done {
     let mut source = None;
     while !stop.exists() {
         let since = Instant::now();
-        let replied = me.ask(name, 0, word.as_bytes(), &mut reply, 64, Some(since + PATIENCE))?;
+        let replied = me.ask(name, 0, word.as_bytes(), &mut reply, 64, Some(since + TIMEOUT))?;
         longest = longest.max(since.elapsed());
         let count: u64 = String::from_utf8_lossy(&reply).parse()?;
         if count != last + 1 {

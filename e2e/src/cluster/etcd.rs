@@ -16,7 +16,7 @@ const PEER_PORT: u16 = 2380;
 const BEAT_MS: &str = "50";
 const ELECTION_MS: &str = "300";
 /// How long members may take until they answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where an etcd is: as `make deps` unpacked it, or installed. `None`: nowhere.
 #[must_use]
@@ -51,7 +51,7 @@ impl Bed {
         for host in bed.hosts.iter().take(members) {
             bed.start_etcd(host, members);
         }
-        bed.until("etcd answers", PATIENCE, || answers(bed.host(0)));
+        bed.until("etcd answers", TIMEOUT, || answers(bed.host(0)));
         Some(bed)
     }
 
@@ -115,7 +115,7 @@ impl Bed {
     #[must_use]
     pub fn etcd_leader(&self, members: usize) -> usize {
         let mut leader = None;
-        self.until("etcd says who leads", PATIENCE, || {
+        self.until("etcd says who leads", TIMEOUT, || {
             leader = self.hosts.iter().take(members).position(|host| host.is_up() && leads(host));
             leader.is_some()
         });

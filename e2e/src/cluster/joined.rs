@@ -47,7 +47,7 @@ impl Bed {
             host.ok(&[&join[..], &label(index)].concat());
         }
         let all = self.hosts().len();
-        self.until("every node sees every node", super::etcd::PATIENCE, || {
+        self.until("every node sees every node", super::etcd::TIMEOUT, || {
             self.hosts().iter().all(|host| alive(host) == all)
         });
     }
@@ -63,7 +63,7 @@ impl Bed {
         let log = log.expect("the daemon's log");
         let mut daemon = host.command(&["daemon"]);
         host.keep(daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("a daemon"));
-        self.until("the daemon takes requests", super::etcd::PATIENCE, || host.run(&["ps"]).code == 0);
+        self.until("the daemon takes requests", super::etcd::TIMEOUT, || host.run(&["ps"]).code == 0);
     }
 
     /// Switches a node on that was killed, with its etcd member and its daemon.

@@ -3,7 +3,7 @@
 
 use super::cluster_services::LOOKUPS;
 use super::joining::{
-    PATIENCE, ask, begun, join_as, links_up, nodes, refused, release, resolves, resolving, token, trust,
+    TIMEOUT, ask, begun, join_as, links_up, nodes, refused, release, resolves, resolving, token, trust,
 };
 use e2e::cluster::{Bed, Host};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn waits_for(host: &Host) -> Vec<String> {
 
 /// Waits until all these nodes have the same authority, and not this one; returns which.
 fn replaced(bed: &Bed, hosts: &[&Host], before: &Value) -> Value {
-    bed.until("the authority is another everywhere", PATIENCE, || {
+    bed.until("the authority is another everywhere", TIMEOUT, || {
         hosts.iter().all(|host| {
             let view = authority(host);
             view["replacement"].is_null() && view["fingerprint"] != *before
@@ -32,7 +32,7 @@ fn replaced(bed: &Bed, hosts: &[&Host], before: &Value) -> Value {
     });
     let now = authority(hosts[0])["fingerprint"].clone();
     for host in hosts {
-        bed.until("it believes that one alone", PATIENCE, || {
+        bed.until("it believes that one alone", TIMEOUT, || {
             let trusted = std::fs::read_to_string(trust(host).join("trusted.pem")).expect("what it believes");
             trusted.matches("BEGIN").count() == 1 && !trust(host).join("authority.next.pem").exists()
         });
@@ -59,7 +59,7 @@ fn the_authority_is_replaced_under_use_and_who_has_stolen_the_former_is_shut_out
         assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
     }
     a.up_ok(&resolving());
-    bed.until("the name is resolved over the link", PATIENCE, || resolves(a));
+    bed.until("the name is resolved over the link", TIMEOUT, || resolves(a));
     let stolen = std::fs::read_to_string(trust(a).join("authority.pem")).expect("an authority");
     let stolen = trust::Authority::from_pem(&stolen).expect("an authority");
     let forged = forged(&bed, &stolen, "gamma");
@@ -83,7 +83,7 @@ fn the_authority_is_replaced_under_use_and_who_has_stolen_the_former_is_shut_out
     c.kill_role("daemon");
     let said = b.ok(&["node", "authority", "replace", "--no-wait"]);
     assert!(said.contains("is to take the place of"), "{said}");
-    bed.until("only the node that is down is missed", PATIENCE, || waits_for(a) == ["gamma"]);
+    bed.until("only the node that is down is missed", TIMEOUT, || waits_for(a) == ["gamma"]);
     let shown = a.ok(&["node", "authority"]);
     assert!(shown.contains("begun at beta") && shown.contains("does not believe the next"), "{shown}");
     refused(&a.run(&["node", "authority", "replace"]), "node beta began to replace the authority");
@@ -107,9 +107,9 @@ fn the_authority_is_replaced_under_use_and_who_has_stolen_the_former_is_shut_out
     assert!(hello(&trust(a).join("identity.pem")).contains("\"caller\":\"alpha\""));
     let has = |host: &Host| authority(host)["here"] == true;
     assert_eq!([a, b, c].map(has), [true, true, false], "who had the one before has it");
-    bed.until("every link is up", PATIENCE, || [a, b, c].iter().all(|host| links_up(host) == 2));
-    bed.until("what was shown before is believed no more", PATIENCE, || connections() > made);
-    bed.until("the name is resolved", PATIENCE, || resolves(a));
+    bed.until("every link is up", TIMEOUT, || [a, b, c].iter().all(|host| links_up(host) == 2));
+    bed.until("what was shown before is believed no more", TIMEOUT, || connections() > made);
+    bed.until("the name is resolved", TIMEOUT, || resolves(a));
     refused(&join_as(d, b, &unused), "has not the authority that the token names");
     let joined = join_as(d, b, &token(b, &[]));
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
@@ -118,14 +118,14 @@ fn the_authority_is_replaced_under_use_and_who_has_stolen_the_former_is_shut_out
     c.kill_role("daemon");
     let said = d.ok(&["node", "authority", "replace", "--no-wait"]);
     assert!(said.contains("is to take the place of"), "{said}");
-    bed.until("the node that is down is missed", PATIENCE, || waits_for(a) == ["gamma"]);
-    bed.until("it is removed", PATIENCE, || a.run(&["node", "remove", "gamma"]).code == 0);
+    bed.until("the node that is down is missed", TIMEOUT, || waits_for(a) == ["gamma"]);
+    bed.until("it is removed", TIMEOUT, || a.run(&["node", "remove", "gamma"]).code == 0);
     let last = replaced(&bed, &[a, b, d], &next);
     bed.start_daemon(c);
-    bed.until("it is told", PATIENCE, || c.json(&["node", "ls"])["removed"] == true);
+    bed.until("it is told", TIMEOUT, || c.json(&["node", "ls"])["removed"] == true);
     let joined = join_as(c, a, &token(a, &[]));
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
-    bed.until("all are there", PATIENCE, || nodes(c).len() == 4 && links_up(c) == 3);
+    bed.until("all are there", TIMEOUT, || nodes(c).len() == 4 && links_up(c) == 3);
     // As a person does who waits.
     let said = c.ok(&["node", "authority", "replace"]);
     assert!(said.contains("every node shows a certificate of authority"), "{said}");

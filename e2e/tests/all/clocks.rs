@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -164,28 +164,28 @@ fn clocks_that_are_hours_apart_cost_nothing_and_days_are_said_on_both_nodes() {
     let joined = join(b, a, &token);
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
     let both_up = || is_up(a, "beta") && is_up(b, "alpha");
-    bed.until("there is a link", PATIENCE, both_up);
+    bed.until("there is a link", TIMEOUT, both_up);
     let now = SystemTime::now;
     // Issued where it was hours later, or earlier, than here.
     for then in [now() + HOUR * 20, now() - HOUR * 20] {
         with_certificate_of(&bed, b, then);
-        bed.until("the link is up", PATIENCE, both_up);
+        bed.until("the link is up", TIMEOUT, both_up);
         // Its peers answer it.
         b.ok(&["node", "rotate"]);
     }
     // Days are too much: both say so, and what to look at.
     with_certificate_of(&bed, b, now() + DAY * 4);
-    bed.until("both say that it is the clocks", PATIENCE, || {
+    bed.until("both say that it is the clocks", TIMEOUT, || {
         why_down(a, "beta").contains("clock") && why_down(b, "alpha").contains("clock")
     });
     let refused = b.run(&["node", "rotate"]);
     assert!(refused.code == 1 && refused.err.contains("compare the clocks"), "{refused:?}");
     // It is one of its cluster all the same: no clock of the wall is asked whether it lives.
-    bed.until("it lives", PATIENCE, || {
+    bed.until("it lives", TIMEOUT, || {
         let nodes = a.json(&["node", "ls"]);
         nodes["nodes"].as_array().is_some_and(|all| all.iter().all(|node| node["alive"] == true))
     });
     with_certificate_of(&bed, b, now());
-    bed.until("the link is up", PATIENCE, both_up);
+    bed.until("the link is up", TIMEOUT, both_up);
     bed.finish();
 }

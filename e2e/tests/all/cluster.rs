@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine, beyond what is promised.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 /// Within what a lost node is noticed (the promise), in ns.
 const NOTICE_NS: u64 = 3_000_000_000;
 /// How often a busy machine may be too slow.
@@ -59,7 +59,7 @@ fn node_of(host: &Host, domain: &str) -> Option<String> {
 /// Ends everything by a node's word: one that has come back just now may not yet be let change
 /// anything.
 fn down_all(bed: Bed, index: usize) {
-    bed.until("all is down", PATIENCE, || bed.host(index).run(&["down", "--all"]).code == 0);
+    bed.until("all is down", TIMEOUT, || bed.host(index).run(&["down", "--all"]).code == 0);
     bed.finish();
 }
 
@@ -67,7 +67,7 @@ fn down_all(bed: Bed, index: usize) {
 /// may still have to hear.
 fn settled(bed: &Bed, domain: &str) -> String {
     let mut found = None;
-    bed.until(&format!("all nodes agree where {domain} runs"), PATIENCE, || {
+    bed.until(&format!("all nodes agree where {domain} runs"), TIMEOUT, || {
         let mut said = bed.hosts().iter().map(|host| node_of(host, domain));
         found = said.next().flatten();
         found.is_some() && said.all(|node| node == found)
@@ -126,16 +126,16 @@ fn what_a_dead_node_ran_is_started_elsewhere_and_not_given_back() {
         (bed.named(&first), bed.hosts().iter().find(|host| host.name() != first).expect("another"));
     victim.kill();
     let killed = now_ns();
-    bed.until("the domain lives elsewhere", PATIENCE, || roamer.lives_after(killed + 50_000_000));
+    bed.until("the domain lives elsewhere", TIMEOUT, || roamer.lives_after(killed + 50_000_000));
     let began = roamer.lives().last().expect("a life").from_ns;
     println!("it lived again {} ms after its node was killed", (began - killed) / 1_000_000);
     assert!(began - killed < NOTICE_NS + BUSY_NS, "it took {} ms", (began - killed) / 1_000_000);
-    bed.until("the others show it", PATIENCE, || node_of(other, "roamer").is_some_and(|node| node != first));
+    bed.until("the others show it", TIMEOUT, || node_of(other, "roamer").is_some_and(|node| node != first));
     let second = node_of(other, "roamer").expect("it runs");
     // The node comes back: it takes part again, and does not run what another has.
     bed.come_back(victim, 3);
-    bed.until("the node is back", PATIENCE, || victim.run(&["ps"]).out.contains("roamer"));
-    bed.until("what waited for its node runs", PATIENCE, || node_of(other, "stays").is_some());
+    bed.until("the node is back", TIMEOUT, || victim.run(&["ps"]).out.contains("roamer"));
+    bed.until("what waited for its node runs", TIMEOUT, || node_of(other, "stays").is_some());
     assert_eq!(node_of(victim, "roamer"), Some(second));
     roamer.assert_never_two();
     lives(&bed, "stays").assert_never_two();
@@ -158,14 +158,14 @@ fn a_node_that_is_cut_off_lets_go_before_another_takes_over() {
             bed.switch().cut(cut_off.port())
         }
         let before = roamer.lives().len();
-        bed.until("another node has it", PATIENCE, || roamer.lives().len() > before);
+        bed.until("another node has it", TIMEOUT, || roamer.lives().len() > before);
         roamer.assert_never_two();
         let began = roamer.lives().last().expect("a life").from_ns;
         println!("it lived again {} ms after its node was cut off", (began - at) / 1_000_000);
         let refused = cut_off.up("name = \"other\"\n[domain.x]\nkind = \"process\"\ncommand = [\"true\"]\n");
         assert_ne!(refused.code, 0, "a node that is cut off changed something: {refused:?}");
         bed.switch().heal(cut_off.port());
-        bed.until("the node takes part again", PATIENCE, || cut_off.up(&text).code == 0);
+        bed.until("the node takes part again", TIMEOUT, || cut_off.up(&text).code == 0);
         assert_ne!(settled(&bed, "roamer"), first, "what moved stays where it is");
     }
     roamer.assert_never_two();
@@ -182,7 +182,7 @@ fn keeps_its_domain_when_restarted(bed: &Bed, roamer: &Witness) -> bool {
     bed.start_daemon(host);
     let took_ms = (now_ns() - killed) / 1_000_000;
     let later = now_ns() + NOTICE_NS * 2;
-    bed.until("some time is over", PATIENCE, || now_ns() > later);
+    bed.until("some time is over", TIMEOUT, || now_ns() > later);
     let lives = roamer.lives().len();
     println!("its daemon was away for {took_ms} ms; {before} lives before, {lives} now");
     lives == before
@@ -199,7 +199,7 @@ fn a_daemon_that_dies_on_a_node_that_lives_leaves_nothing_running_twice() {
     let host = bed.named(&first);
     let before = roamer.lives().len();
     host.kill_role("daemon");
-    bed.until("another node has it", PATIENCE, || roamer.lives().len() > before);
+    bed.until("another node has it", TIMEOUT, || roamer.lives().len() > before);
     roamer.assert_never_two();
     // A daemon that is there again in time keeps it.
     bed.start_daemon(host);
@@ -224,7 +224,7 @@ fn a_drained_node_gives_away_what_may_move_and_keeps_the_rest() {
     let on_beta = |host: &Host| -> Vec<String> {
         ps(host).into_iter().filter(|(_, node, _)| node == "beta").map(|(name, ..)| name).collect()
     };
-    bed.until("beta has only what names it", PATIENCE, || {
+    bed.until("beta has only what names it", TIMEOUT, || {
         on_beta(a) == ["pinned"] && ps(a).iter().all(|(_, _, state)| state == "running")
     });
     for name in ["one", "two", "three", "pinned"] {
@@ -262,12 +262,12 @@ fn five_nodes_lose_two_at_once_and_etcd_its_leader() {
     let leader_died = now_ns();
     bed.host(second).kill();
     let left = bed.host((leader + 2) % 5);
-    bed.until("both are noticed", PATIENCE, || alive(left) == 3);
+    bed.until("both are noticed", TIMEOUT, || alive(left) == 3);
     println!(
         "noticed {} ms after the leader's node was dead, as `node ls` says",
         (now_ns() - leader_died) / 1_000_000
     );
-    bed.until("all live on what is left", PATIENCE, || {
+    bed.until("all live on what is left", TIMEOUT, || {
         names.iter().all(|name| lives(&bed, name).lives_after(at + 2 * NOTICE_NS))
     });
     // When the last life of a domain began, if that was after the kill.
@@ -284,6 +284,6 @@ fn five_nodes_lose_two_at_once_and_etcd_its_leader() {
     for name in names {
         lives(&bed, name).assert_never_two();
     }
-    bed.until("all is down", PATIENCE, || left.run(&["down", "--all"]).code == 0);
+    bed.until("all is down", TIMEOUT, || left.run(&["down", "--all"]).code == 0);
     bed.finish();
 }

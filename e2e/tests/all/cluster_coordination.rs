@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Takes the lock, says the token, and keeps it until its input ends.
 const HOLD: &str = "exec 9<>/srv/sync/locks/printer; read token <&9; echo $token; read forever";
 
@@ -79,7 +79,7 @@ fn keys_and_locks_are_one_on_three_nodes_and_a_dead_nodes_lock_goes_on_with_a_gr
     let [alpha, beta, gamma] = [bed.host(0), bed.host(1), bed.host(2)];
     alpha.up_ok(&topology());
     for (host, domain) in [(beta, "a"), (gamma, "b")] {
-        bed.until("the service is served", PATIENCE, || ask(host, domain, "put kv/warm up").is_some());
+        bed.until("the service is served", TIMEOUT, || ask(host, domain, "put kv/warm up").is_some());
     }
     // Of two on two nodes who believe the same revision, one is right.
     let first = number(ask(beta, "a", "put kv/n 1"));
@@ -97,7 +97,7 @@ fn keys_and_locks_are_one_on_three_nodes_and_a_dead_nodes_lock_goes_on_with_a_gr
     let mut holder = Holder::start(beta, "a");
     let one = holder.token();
     let mut next = Holder::start(gamma, "b");
-    bed.until("the other one waits", PATIENCE, || {
+    bed.until("the other one waits", TIMEOUT, || {
         gamma.run(&["exec", "b", "--", "cat", "/srv/sync/status"]).out.contains("waiting 1")
     });
     // A barrier is passed on two nodes together, and an item is somebody's on the node that is
@@ -123,6 +123,6 @@ fn keys_and_locks_are_one_on_three_nodes_and_a_dead_nodes_lock_goes_on_with_a_gr
     assert_eq!(ask(gamma, "b", &format!("cas kv/n {second} {one}")), None);
     assert_eq!(ask(gamma, "b", "get kv/n"), Some(format!("{third} {two}")));
     drop((holder, next, party, worker));
-    bed.until("all is down", PATIENCE, || alpha.run(&["down", "--all"]).code == 0);
+    bed.until("all is down", TIMEOUT, || alpha.run(&["down", "--all"]).code == 0);
     bed.finish();
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 
 /// `brain` on beta is the planner; all that call it are on alpha, but for one neighbour.
 fn shop() -> String {
@@ -41,7 +41,7 @@ fn start() -> Option<Bed> {
     let bed = Bed::with_etcd(2, 1)?;
     bed.join_all(1, &[]);
     bed.host(0).up_ok(&shop());
-    bed.until("the planner on beta is known on alpha", PATIENCE, || {
+    bed.until("the planner on beta is known on alpha", TIMEOUT, || {
         row(bed.host(0), "planner")["node"] == json!("beta")
     });
     Some(bed)
@@ -78,7 +78,7 @@ fn every_call_reaches_an_endpoint_of_another_node_as_far_as_the_file_lets_it() {
         let (code, said) = peer(alpha, "eye", &format!("once planner {verb} camera"));
         assert!(code == 0 && said.starts_with("done "), "{verb}: {code} {said}");
     }
-    bed.until("what was sent has arrived", PATIENCE, || {
+    bed.until("what was sent has arrived", TIMEOUT, || {
         let log = beta.run(&["logs", "brain"]).out;
         log.contains("message 1 of 5 bytes from camera in eye")
             && log.contains("notices 0x5 from camera in eye")
@@ -120,7 +120,7 @@ fn calls_between_nodes_outlive_a_cut_and_a_daemon_and_notice_the_death_of_a_prox
     // A daemon that dies on either side is not noticed.
     beta.kill_role("daemon");
     bed.start_daemon(beta);
-    bed.until("the next daemon of beta knows its endpoints, and whom they speak with", PATIENCE, || {
+    bed.until("the next daemon of beta knows its endpoints, and whom they speak with", TIMEOUT, || {
         row(beta, "planner")["bound"] == json!(true)
             && row(alpha, "planner")["node"] == json!("beta")
             && row(beta, "planner")["peers"] == json!(1)
@@ -148,8 +148,8 @@ fn calls_between_nodes_outlive_a_cut_and_a_daemon_and_notice_the_death_of_a_prox
     beta.kill();
     beta.boot();
     bed.start_daemon(beta);
-    bed.until("the death of the node is noticed", PATIENCE, || lost() > before);
-    bed.until("the planner is bound there again", PATIENCE, || {
+    bed.until("the death of the node is noticed", TIMEOUT, || lost() > before);
+    bed.until("the planner is bound there again", TIMEOUT, || {
         row(alpha, "planner")["node"] == json!("beta") && peer(alpha, "desk", "ask planner 5").0 == 0
     });
     alpha.ok(&["exec", "desk", "--", "touch", "/tmp/stop"]);
@@ -246,11 +246,11 @@ fn the_pipeline_works_unchanged_on_three_nodes() {
     let ask = |to: &str, text: &str| {
         gamma.run(&["endpoint", "call", to, text, "--wait", "10s", "--domain", "desk"])
     };
-    bed.until("the store on beta tells gamma of a frame of alpha", PATIENCE, || {
+    bed.until("the store on beta tells gamma of a frame of alpha", TIMEOUT, || {
         ask("store", "next").out.contains("\"frame\"")
     });
     assert!(ask("filter", "threshold 0.2").out.contains("0.2"), "{}", bed.logs());
-    bed.until("the alarm on gamma is told by the filter on alpha", PATIENCE, || {
+    bed.until("the alarm on gamma is told by the filter on alpha", TIMEOUT, || {
         gamma.run(&["logs", "alarm"]).out.contains("message from filter")
     });
     alpha.ok(&["down", "pipeline"]);

@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a busy machine may be too slow.
 const TRIES: usize = 3;
 /// Questions to etcd at the same time: more than a node has threads for them.
@@ -66,7 +66,7 @@ impl<'b> Etcd<'b> {
         let child = etcd.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("etcd starts");
         self.parent.set(child.id());
         self.host.keep(child);
-        self.bed.until("etcd listens", PATIENCE, || {
+        self.bed.until("etcd listens", TIMEOUT, || {
             let line = format!("exec 3<>/dev/tcp/{}/2379", self.host.port().address);
             self.host
                 .inside(Path::new("bash"))
@@ -96,13 +96,13 @@ impl<'b> Etcd<'b> {
     /// it sees that.
     fn stop(&self) {
         send(self.pid().expect("it runs"), Signal::STOP);
-        self.bed.until("it is stopped", PATIENCE, || self.stopped() == (true, true));
+        self.bed.until("it is stopped", TIMEOUT, || self.stopped() == (true, true));
     }
 
     /// Lets it go on, by way of its parent: else that could stop later, and never reap it.
     fn go_on(&self) {
         send(self.parent.get(), Signal::CONT);
-        self.bed.until("it goes on", PATIENCE, || self.stopped() == (false, false));
+        self.bed.until("it goes on", TIMEOUT, || self.stopped() == (false, false));
     }
 
     fn stopped(&self) -> (bool, bool) {
@@ -201,7 +201,7 @@ fn join_rest(bed: &Bed) {
             "--insecure-etcd",
         ]);
     }
-    bed.until("every node sees every node", PATIENCE, || {
+    bed.until("every node sees every node", TIMEOUT, || {
         bed.hosts().iter().all(|host| alive(host) == bed.hosts().len())
     });
 }
@@ -330,7 +330,7 @@ fn an_etcd_that_lets_nodes_read_alone_is_told_with_what_to_grant(bed: &Bed, etcd
     refused(&a.run(&["node", "token"]), &told);
     // Leases can be renewed by who may read: those that live go on, for longer than a lease lasts.
     let begun = Instant::now();
-    bed.until("some leases are over", PATIENCE, || {
+    bed.until("some leases are over", TIMEOUT, || {
         assert_eq!((alive(a), alive(b)), (2, 2), "a node is cut off{}", bed.logs());
         begun.elapsed() > Duration::from_secs(4)
     });
@@ -339,11 +339,11 @@ fn an_etcd_that_lets_nodes_read_alone_is_told_with_what_to_grant(bed: &Bed, etcd
     // goes on.
     b.kill_role("daemon");
     bed.start_daemon(b);
-    bed.until("it says why", PATIENCE, || fenced(b, told[0]) && fenced(b, told[1]));
+    bed.until("it says why", TIMEOUT, || fenced(b, told[0]) && fenced(b, told[1]));
     refused(&b.up(&domain("two", "beta")), &["is cut off from its cluster", told[0]]);
     assert_eq!(pid(b, "one"), lives);
     etcd.lets_nodes("readwrite");
-    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    bed.until("every node is back", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
     a.up_ok(&domain("two", "beta"));
     assert_eq!(pid(b, "one"), lives);
 }
@@ -372,7 +372,7 @@ fn a_full_etcd_changes_nothing_says_so_and_nobody_is_cut_off() {
     refused(&a.run(&["node", "token"]), &["is full"]);
     // Longer than a lease lasts: those that there are go on.
     let begun = Instant::now();
-    bed.until("some leases are over", PATIENCE, || {
+    bed.until("some leases are over", TIMEOUT, || {
         assert_eq!((alive(a), alive(b)), (2, 2), "a node is cut off{}", bed.logs());
         begun.elapsed() > Duration::from_secs(4)
     });
@@ -380,7 +380,7 @@ fn a_full_etcd_changes_nothing_says_so_and_nobody_is_cut_off() {
     // A daemon that comes now gets no lease, and says why; what may not run elsewhere goes on.
     b.kill_role("daemon");
     bed.start_daemon(b);
-    bed.until("it says why", PATIENCE, || fenced(b, "is full"));
+    bed.until("it says why", TIMEOUT, || fenced(b, "is full"));
     refused(&b.up(&domain("two", "beta")), &["is cut off from its cluster", "is full"]);
     assert_eq!(pid(b, "one"), lives);
     // Room is made, as the message says.
@@ -391,7 +391,7 @@ fn a_full_etcd_changes_nothing_says_so_and_nobody_is_cut_off() {
         let run = etcd.ctl(arguments);
         assert_eq!(run.code, 0, "{run:?}");
     }
-    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    bed.until("every node is back", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
     a.up_ok(&domain("two", "beta"));
     assert_eq!(pid(b, "one"), lives);
     a.ok(&["down", "--all"]);
@@ -422,14 +422,14 @@ fn an_etcd_that_is_slow_is_told_from_one_that_is_gone_and_what_runs_goes_on() {
     let lives = pid(b, "one");
     let both = |why: &str| fenced(a, why) && fenced(b, why);
     etcd.stop();
-    bed.until("it is too slow", PATIENCE, || both("does not answer in time"));
+    bed.until("it is too slow", TIMEOUT, || both("does not answer in time"));
     refused(&a.up(&domain("two", "beta")), &["is cut off from its cluster", "does not answer in time"]);
     etcd.go_on();
-    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    bed.until("every node is back", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
     etcd.kill();
-    bed.until("it is gone", PATIENCE, || both("can't be reached"));
+    bed.until("it is gone", TIMEOUT, || both("can't be reached"));
     etcd.spawn();
-    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    bed.until("every node is back", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
     assert_eq!(pid(b, "one"), lives);
     a.ok(&["down", "--all"]);
     bed.finish();
@@ -464,7 +464,7 @@ fn an_etcd_that_stands_still_holds_up_those_who_ask_it_and_nobody_else() {
         // Each ends: with a token, or with why there is none.
         ask.wait_with_output().expect("it ends");
     }
-    bed.until("both live", PATIENCE, || alive(beta) == 2);
+    bed.until("both live", TIMEOUT, || alive(beta) == 2);
     bed.host(0).ok(&["down", "--all"]);
     bed.finish();
 }
@@ -502,11 +502,11 @@ fn goes_on_although_doubted(bed: &Bed, etcd: &Etcd<'_>) -> bool {
     let lived = incarnations(a);
     etcd.stop();
     let stopped = Instant::now();
-    bed.until("they wait for it", PATIENCE, || stopped.elapsed() > Duration::from_millis(650));
+    bed.until("they wait for it", TIMEOUT, || stopped.elapsed() > Duration::from_millis(650));
     etcd.go_on();
     let took = stopped.elapsed();
     // Longer than who doubts waits for an answer.
-    bed.until("doubts would be ripe", PATIENCE, || stopped.elapsed() > took + Duration::from_secs(4));
+    bed.until("doubts would be ripe", TIMEOUT, || stopped.elapsed() > took + Duration::from_secs(4));
     let doubted = doubted(etcd, before + 1..=etcd.revision());
     let live = incarnations(a);
     println!("etcd stood still for {took:?}; doubted: {doubted:?}; incarnations {lived:?}, then {live:?}");
@@ -522,7 +522,7 @@ fn nodes_that_are_doubted_while_etcd_stands_still_go_on() {
     let etcd = with_a_domain(&bed);
     let lives = pid(bed.host(1), "one");
     let went_on = (0..TRIES).any(|_| {
-        bed.until("both take part", PATIENCE, || bed.hosts().iter().all(|host| alive(host) == 2));
+        bed.until("both take part", TIMEOUT, || bed.hosts().iter().all(|host| alive(host) == 2));
         goes_on_although_doubted(&bed, &etcd)
     });
     assert!(went_on, "{TRIES} times they were not doubted, or their lives were over{}", bed.logs());
@@ -549,30 +549,30 @@ fn doubts_that_are_garbage_or_of_another_life_end_nothing() {
     let etcd = with_a_domain(&bed);
     let [a, b] = [bed.host(0), bed.host(1)];
     let lives = pid(b, "one");
-    bed.until("both take part", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    bed.until("both take part", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
     let lived = incarnations(a);
     let (doubt, earlier) = ("/tombolo/doubt/beta", "/tombolo/claim/of/an-earlier-life");
     let lease = etcd.ctl(&["lease", "grant", "600"]).out;
     let lease = format!("--lease={}", lease.split_whitespace().nth(1).expect("its number"));
     for value in ["garbage", r#"{"life":1}"#, r#"{"life":1,"by":"x"}"#] {
         etcd.ctl_ok(&["put", doubt, value]);
-        bed.until("it is taken away", PATIENCE, || held(&etcd, doubt).is_null());
+        bed.until("it is taken away", TIMEOUT, || held(&etcd, doubt).is_null());
     }
     // What is bound to an earlier life goes with it, before this one goes on.
     etcd.ctl_ok(&["put", earlier, r#"{"node":"beta","incarnation":1}"#, &lease]);
     etcd.ctl_ok(&["put", doubt, r#"{"life":1,"by":"x","over":true}"#, &lease]);
-    bed.until("it is taken away", PATIENCE, || held(&etcd, doubt).is_null());
+    bed.until("it is taken away", TIMEOUT, || held(&etcd, doubt).is_null());
     assert!(held(&etcd, earlier).is_null(), "a claim of a life that is over stays");
     assert_eq!(incarnations(a), lived, "a life was ended{}", bed.logs());
     // And now the life that it has.
     let life = held(&etcd, "/tombolo/alive/beta")["mod_revision"].as_u64().expect("a revision");
     etcd.ctl_ok(&["put", doubt, &format!(r#"{{"life":{life},"by":"x","over":true}}"#)]);
-    bed.until("it has another life", PATIENCE, || {
+    bed.until("it has another life", TIMEOUT, || {
         let live = incarnations(a);
         live.len() == 2 && live[0] == lived[0] && live[1] > lived[1]
     });
-    bed.until("both take part again", PATIENCE, || alive(a) == 2 && alive(b) == 2);
-    bed.until("nothing is left of it", PATIENCE, || held(&etcd, doubt).is_null());
+    bed.until("both take part again", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
+    bed.until("nothing is left of it", TIMEOUT, || held(&etcd, doubt).is_null());
     assert_eq!(pid(b, "one"), lives, "what may not run elsewhere goes on");
     a.ok(&["down", "--all"]);
     bed.finish();
@@ -597,7 +597,7 @@ fn an_etcd_that_is_put_back_to_an_older_day_is_not_believed_until_somebody_has_l
     std::fs::remove_dir_all(etcd.data()).expect("removed");
     etcd.restore(&backup);
     etcd.spawn();
-    bed.until("both nodes have seen it", PATIENCE, || both("it was restored from a backup"));
+    bed.until("both nodes have seen it", TIMEOUT, || both("it was restored from a backup"));
     refused(&a.up(&domain("three", "beta")), &["restored from a backup", "restart the daemon"]);
     assert!(pid(b, "one") == lives && pid(b, "two").is_some(), "something was ended by what a backup says");
     // A person has looked, and says so by a restart.
@@ -605,9 +605,9 @@ fn an_etcd_that_is_put_back_to_an_older_day_is_not_believed_until_somebody_has_l
         host.kill_role("daemon");
         bed.start_daemon(host);
     }
-    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    bed.until("every node is back", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
     assert_eq!(pid(b, "one"), lives, "what is desired still runs on");
-    bed.until("what it does not know of has ended", PATIENCE, || pid(b, "two").is_none());
+    bed.until("what it does not know of has ended", TIMEOUT, || pid(b, "two").is_none());
     a.up_ok(&domain("two", "beta"));
     a.ok(&["down", "--all"]);
     bed.finish();
@@ -629,21 +629,21 @@ fn a_daemon_that_starts_while_etcd_is_gone_goes_on_with_the_links_of_the_one_bef
     let [a, b] = [bed.host(0), bed.host(1)];
     let etcd = with_a_domain(&bed);
     a.up_ok(&crate::joining::resolving());
-    bed.until("the name is resolved over the link", PATIENCE, || crate::joining::resolves(a));
+    bed.until("the name is resolved over the link", TIMEOUT, || crate::joining::resolves(a));
     let proxies = || [a, b].map(|host| node::pids_of(&host.run_dir(), "proxy"));
     let before = proxies();
     etcd.kill();
     for host in [a, b] {
         host.kill_role("daemon");
         bed.start_daemon(host);
-        bed.until("it speaks with the proxy that it found", PATIENCE, || links_up(host) == 1);
+        bed.until("it speaks with the proxy that it found", TIMEOUT, || links_up(host) == 1);
     }
     assert_eq!(proxies(), before, "a proxy was replaced");
-    bed.until("the name is resolved over the link", PATIENCE, || crate::joining::resolves(a));
+    bed.until("the name is resolved over the link", TIMEOUT, || crate::joining::resolves(a));
     etcd.spawn();
-    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    bed.until("every node is back", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
     assert_eq!(proxies(), before, "a proxy was replaced");
-    bed.until("the name is resolved over the link", PATIENCE, || crate::joining::resolves(a));
+    bed.until("the name is resolved over the link", TIMEOUT, || crate::joining::resolves(a));
     a.ok(&["down", "--all"]);
     bed.finish();
 }

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `bus` on beta serves; on beta `sensor` publishes and `attic` subscribes, on alpha `mast`
 /// publishes and `panel` subscribes.
@@ -140,7 +140,7 @@ fn events_cross_nodes_filtered_at_the_source_and_none_is_lost_whatever_dies() {
     bed.join_all(1, &[]);
     let [alpha, beta] = [bed.host(0), bed.host(1)];
     alpha.up_ok(&topology());
-    bed.until("the service is up for all", PATIENCE, || {
+    bed.until("the service is up for all", TIMEOUT, || {
         [(alpha, "mast"), (alpha, "panel"), (beta, "sensor"), (beta, "attic")].iter().all(|(host, domain)| {
             host.run(&["exec", domain, "--", "cat", "/srv/events/wide/stats"]).code == 0
         })
@@ -191,7 +191,7 @@ fn events_cross_nodes_filtered_at_the_source_and_none_is_lost_whatever_dies() {
     let writers = [python(alpha, "mast", PUBLISHER), python(beta, "sensor", PUBLISHER)];
     let flows = |when: &str| {
         let seen = ["panel", "attic"].map(|domain| delivered(beta, domain));
-        bed.until(&format!("events flow {when}"), PATIENCE, || {
+        bed.until(&format!("events flow {when}"), TIMEOUT, || {
             ["panel", "attic"].iter().zip(seen).all(|(domain, seen)| delivered(beta, domain) > seen + 50)
         });
     };

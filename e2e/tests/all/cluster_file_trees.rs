@@ -6,7 +6,7 @@ use e2e::cluster::{Bed, Host};
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `disk` on beta serves a tree; `attic` beside it and `hall` on alpha write, `cellar` on alpha
 /// reads.
@@ -44,7 +44,7 @@ fn a_tree_of_another_node_is_the_same_tree_whatever_dies_on_the_way() {
     let [alpha, beta] = [bed.host(0), bed.host(1)];
     alpha.up_ok(&topology());
     let served = |domain: &str| {
-        bed.until("the tree is served", PATIENCE, || {
+        bed.until("the tree is served", TIMEOUT, || {
             alpha.run(&["exec", domain, "--", "ls", "/srv/tree"]).code == 0
         });
     };

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Three nodes with one member of etcd, so that two of them may be lost; they have little, more and
 /// most memory to promise, and one processor each.
@@ -97,7 +97,7 @@ fn a_strict_domain_runs_where_its_promise_is_kept_and_waits_where_none_can() {
         )
     };
     for host in [a, c] {
-        bed.until("gamma has 156 MiB left, and three quarters of its processor", PATIENCE, || {
+        bed.until("gamma has 156 MiB left, and three quarters of its processor", TIMEOUT, || {
             free(host, "gamma") == (Some(750_000), Some(156))
         });
         assert_eq!(
@@ -113,7 +113,7 @@ fn a_strict_domain_runs_where_its_promise_is_kept_and_waits_where_none_can() {
 
     // Drained: beta has 18 MiB left, alpha 64: it stays, and says why.
     a.ok(&["node", "drain", "gamma"]);
-    bed.until("it says why it stays", PATIENCE, || {
+    bed.until("it says why it stays", TIMEOUT, || {
         text(&row(a, "gold"), "why").contains("beta can't promise it")
     });
     assert!(runs_on(a, "gold", "gamma"), "{}", row(a, "gold"));
@@ -121,7 +121,7 @@ fn a_strict_domain_runs_where_its_promise_is_kept_and_waits_where_none_can() {
 
     // Its node is lost, and nobody has room: it runs nowhere.
     c.kill();
-    bed.until("it is nowhere, and all nodes say why", PATIENCE, || {
+    bed.until("it is nowhere, and all nodes say why", TIMEOUT, || {
         [a, b].iter().all(|host| {
             let row = row(host, "gold");
             let why = text(&row, "why").to_owned();
@@ -133,10 +133,10 @@ fn a_strict_domain_runs_where_its_promise_is_kept_and_waits_where_none_can() {
     });
     // There is room again: it goes there.
     a.ok(&["reserve", "node", "--memory", "256MiB"]);
-    bed.until("it runs where there is room", PATIENCE, || runs_on(b, "gold", "alpha"));
+    bed.until("it runs where there is room", TIMEOUT, || runs_on(b, "gold", "alpha"));
     assert_eq!(shown(a, "gold")["in_force"], true);
     Witness::new(bed.folder(), "gold.lives").assert_never_two();
-    bed.until("all is down", PATIENCE, || a.run(&["down", "--all"]).code == 0);
+    bed.until("all is down", TIMEOUT, || a.run(&["down", "--all"]).code == 0);
     bed.finish();
 }
 
@@ -152,7 +152,7 @@ fn what_is_not_strict_runs_without_its_promise_says_so_and_gets_it_when_there_is
     a.up_ok(&film(&[domain(&bed, "loose", loose, "")]));
     assert!(runs_on(a, "loose", "gamma"), "{}", a.json(&["ps"]));
     c.kill();
-    bed.until("it runs without its promise, and says so", PATIENCE, || {
+    bed.until("it runs without its promise, and says so", TIMEOUT, || {
         [a, b].iter().all(|host| {
             let row = row(host, "loose");
             text(&row, "state") == "running" && text(&row, "why").contains("it runs without its promise")
@@ -164,11 +164,11 @@ fn what_is_not_strict_runs_without_its_promise_says_so_and_gets_it_when_there_is
     assert!(without["caveats"].to_string().contains("it runs without its promise"), "{without}");
     let lives = Witness::new(bed.folder(), "loose.lives").lives().len();
     at.ok(&["reserve", "node", "--memory", "256MiB"]);
-    bed.until("it has its promise", PATIENCE, || shown(at, "loose")["in_force"] == true);
+    bed.until("it has its promise", TIMEOUT, || shown(at, "loose")["in_force"] == true);
     assert!(shown(at, "loose")["caveats"].as_array().is_some_and(Vec::is_empty), "{}", shown(at, "loose"));
-    bed.until("nobody says otherwise", PATIENCE, || row(b, "loose")["why"].is_null());
+    bed.until("nobody says otherwise", TIMEOUT, || row(b, "loose")["why"].is_null());
     assert_eq!(Witness::new(bed.folder(), "loose.lives").lives().len(), lives, "it ran on");
-    bed.until("all is down", PATIENCE, || a.run(&["down", "--all"]).code == 0);
+    bed.until("all is down", TIMEOUT, || a.run(&["down", "--all"]).code == 0);
     bed.finish();
 }
 
@@ -193,8 +193,8 @@ fn a_node_that_finds_out_that_it_cannot_keep_a_strict_promise_hands_it_on_and_at
     assert_eq!(shown(bed.named(&first), "gold")["in_force"], true);
     let more = odd.replace("idle", "held").replace("strict = true", "strict = true, memory = \"200MiB\"");
     a.up_ok(&film(&[domain(&bed, "gold", &more, "")]));
-    bed.until("it runs where there is so much", PATIENCE, || runs_on(a, "gold", "gamma"));
-    bed.until("its promise is kept there", PATIENCE, || shown(bed.host(2), "gold")["in_force"] == true);
-    bed.until("all is down", PATIENCE, || a.run(&["down", "--all"]).code == 0);
+    bed.until("it runs where there is so much", TIMEOUT, || runs_on(a, "gold", "gamma"));
+    bed.until("its promise is kept there", TIMEOUT, || shown(bed.host(2), "gold")["in_force"] == true);
+    bed.until("all is down", TIMEOUT, || a.run(&["down", "--all"]).code == 0);
     bed.finish();
 }

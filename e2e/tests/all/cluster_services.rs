@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 
 /// The quickstart over three nodes: the name server on gamma, the backend on beta, and on alpha a
 /// container that has no network.
@@ -67,7 +67,7 @@ fn a_container_resolves_through_a_backend_and_a_name_server_of_other_nodes() {
     bed.join_all(3, &[]);
     let alpha = bed.host(0);
     alpha.up_ok(&quickstart());
-    bed.until("the name is resolved over the link", PATIENCE, || resolves(alpha));
+    bed.until("the name is resolved over the link", TIMEOUT, || resolves(alpha));
     let interfaces =
         alpha.ok(&["exec", "web", "--", "sh", "-c", "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"]);
     assert_eq!(interfaces, "lo\n", "the container has more than lo");
@@ -75,14 +75,14 @@ fn a_container_resolves_through_a_backend_and_a_name_server_of_other_nodes() {
     assert!(links.as_array().is_some_and(|links| links.len() == 2), "{links}");
     // While it is in use the link goes over to another transport.
     alpha.ok(&["link", "set", "beta", "--transport", "quic"]);
-    bed.until("the name is resolved over the other transport", PATIENCE, || resolves(alpha));
+    bed.until("the name is resolved over the other transport", TIMEOUT, || resolves(alpha));
     // Whoever is cut off gets its answer when the link is healed.
     bed.switch().cut(bed.host(1).port());
     bed.switch().heal(bed.host(1).port());
-    bed.until("the name is resolved after the cut", PATIENCE, || resolves(alpha));
+    bed.until("the name is resolved after the cut", TIMEOUT, || resolves(alpha));
     // The proxies of the node with the backend die.
     bed.host(1).kill_role("proxy");
-    bed.until("the name is resolved by the next proxies", PATIENCE, || resolves(alpha));
+    bed.until("the name is resolved by the next proxies", TIMEOUT, || resolves(alpha));
     alpha.ok(&["down", "test"]);
     bed.finish();
 }
@@ -98,7 +98,7 @@ fn a_link_in_use_goes_over_to_raw_ethernet_and_back_without_losing_a_message() {
     bed.join_all(3, &[]);
     let alpha = bed.host(0);
     alpha.up_ok(&quickstart());
-    bed.until("the name is resolved over the link", PATIENCE, || resolves(alpha));
+    bed.until("the name is resolved over the link", TIMEOUT, || resolves(alpha));
     let mut asking = alpha
         .command(&["exec", "web", "--", "sh", "-c", LOOKUPS])
         .stdout(Stdio::piped())
@@ -112,9 +112,9 @@ fn a_link_in_use_goes_over_to_raw_ethernet_and_back_without_losing_a_message() {
     let messages = || alpha.json(&["link", "show", "beta"])["messages_in"].as_u64().unwrap_or(0);
     for transport in ["ethernet", "tcp", "ethernet"] {
         alpha.ok(&["link", "set", "beta", "--transport", transport]);
-        bed.until("the link goes over the other transport", PATIENCE, || carried(transport));
+        bed.until("the link goes over the other transport", TIMEOUT, || carried(transport));
         let before = messages();
-        bed.until("names are resolved over it", PATIENCE, || messages() >= before + 4);
+        bed.until("names are resolved over it", TIMEOUT, || messages() >= before + 4);
     }
     // What lacks for TIPC is said on both nodes, and the link stays on what it has.
     alpha.ok(&["link", "set", "beta", "--transport", "tipc"]);
@@ -122,11 +122,11 @@ fn a_link_in_use_goes_over_to_raw_ethernet_and_back_without_losing_a_message() {
         let link = host.json(&["link", "show", node]);
         words.iter().any(|words| link["why"].as_str().is_some_and(|why| why.contains(words)))
     };
-    bed.until("beta says what TIPC takes, or listens", PATIENCE, || {
+    bed.until("beta says what TIPC takes, or listens", TIMEOUT, || {
         let listens = bed.host(1).json(&["link", "show", "alpha"])["at"].to_string().contains("tipc:");
         listens || why(bed.host(1), "alpha", ["modprobe tipc", "modprobe tipc"])
     });
-    bed.until("alpha says why it is not there", PATIENCE, || {
+    bed.until("alpha says why it is not there", TIMEOUT, || {
         why(alpha, "beta", ["does not listen by tipc", "tipc bearer"])
     });
     assert!(carried("ethernet"));
@@ -138,8 +138,8 @@ fn a_link_in_use_goes_over_to_raw_ethernet_and_back_without_losing_a_message() {
     assert!(asking.wait().expect("its end").success());
     assert!(said.starts_with("asked "), "{said}");
     bed.host(1).kill_role("proxy");
-    bed.until("the next proxies speak over Ethernet as well", PATIENCE, || carried("ethernet"));
-    bed.until("the name is resolved by the next proxies", PATIENCE, || resolves(alpha));
+    bed.until("the next proxies speak over Ethernet as well", TIMEOUT, || carried("ethernet"));
+    bed.until("the name is resolved by the next proxies", TIMEOUT, || resolves(alpha));
     frames_go_over_the_interface_that_is_chosen(&bed);
     alpha.ok(&["down", "test"]);
     bed.finish();
@@ -155,20 +155,20 @@ fn frames_go_over_the_interface_that_is_chosen(bed: &Bed) {
         link["up"] == true && link["transport"] == "ethernet" && link["interface"] == card
     };
     let both_over = |card: &str| over(a, "beta", card) && over(b, "alpha", card);
-    bed.until("both say which interface frames go over", PATIENCE, || both_over("eth0"));
+    bed.until("both say which interface frames go over", TIMEOUT, || both_over("eth0"));
     for (wrong, why) in [("nope", "interface nope"), ("lo", "lo is no Ethernet"), ("", "interface")] {
         let refused = a.run(&["link", "set", "beta", "--interface", wrong]);
         assert!(refused.code == 2 && refused.err.contains(why), "{refused:?}");
     }
     a.ok(&["link", "set", "beta", "--interface", "eth1"]);
     b.ok(&["link", "set", "alpha", "--interface", "eth1"]);
-    bed.until("the link goes over the others", PATIENCE, || both_over("eth1"));
+    bed.until("the link goes over the others", TIMEOUT, || both_over("eth1"));
     // A daemon that comes later keeps to it.
     a.kill_role("daemon");
     bed.start_daemon(a);
-    bed.until("the link goes over it still", PATIENCE, || both_over("eth1"));
+    bed.until("the link goes over it still", TIMEOUT, || both_over("eth1"));
     let before = [a, b].map(|host| received(host, "eth1"));
-    bed.until("names are resolved over it", PATIENCE, || {
+    bed.until("names are resolved over it", TIMEOUT, || {
         let now = [a, b].map(|host| received(host, "eth1"));
         resolves(a) && now.iter().zip(before).all(|(now, before)| *now >= before + 10)
     });

@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Sends numbers and reads their echo until the other side ends, one way or another, or all have
 /// come back: says when it flows, what it got (the first so many bytes of what it sent, or others),
 /// and how it ended.
@@ -96,7 +96,7 @@ fn client(host: &Host) -> Client {
 /// A client that has connected, as soon as the server answers.
 fn connected(bed: &Bed) -> Client {
     let host = bed.host(0);
-    bed.until("the server answers", PATIENCE, || {
+    bed.until("the server answers", TIMEOUT, || {
         let mut probe = client(host);
         probe.does("connect") == "ok" && probe.does("echo") == "ok"
     });
@@ -236,7 +236,7 @@ fn whatever_dies_between_two_nodes_a_client_is_told_and_new_connections_go_on() 
     let mut client = connected(&bed);
     assert_ne!(of(a).expect("it runs"), node);
     assert_eq!(client.does("echo"), "ok");
-    bed.until("all is down", PATIENCE, || a.run(&["down", "--all"]).code == 0);
+    bed.until("all is down", TIMEOUT, || a.run(&["down", "--all"]).code == 0);
     bed.finish();
 }
 
@@ -265,14 +265,14 @@ fn redis_curl_and_iperf3_speak_to_another_node() {
         + &pair("line", "[\"/opt/iperf3/usr/bin/iperf3\", \"-s\", \"-B\", \"127.0.0.1\"]", 5201, &iperf);
     a.up_ok(&text);
     let cli = |words: &str| exec(a, "cache-client", &format!("{REDIS}/usr/bin/redis-cli {words}"));
-    bed.until("redis answers", PATIENCE, || cli("ping").out.trim() == "PONG");
+    bed.until("redis answers", TIMEOUT, || cli("ping").out.trim() == "PONG");
     assert_eq!(cli("set colour blue").out.trim(), "OK");
     assert_eq!(cli("get colour").out.trim(), "blue");
     let bench =
         exec(a, "cache-client", &format!("{REDIS}/usr/bin/redis-benchmark -q -t set,get -n 2000 -c 20"));
     assert!(bench.out.contains("SET: ") && bench.out.contains("GET: "), "{bench:?}");
     let page = |url: &str| exec(a, "web-client", &format!("curl -fsS -m 20 http://127.0.0.1:8080{url}"));
-    bed.until("the web server answers", PATIENCE, || page("/").out.contains("share/"));
+    bed.until("the web server answers", TIMEOUT, || page("/").out.contains("share/"));
     let same = "curl -fsS http://127.0.0.1:8080/bin/curl | cmp - /usr/bin/curl && echo same";
     let same = exec(a, "web-client", same);
     assert_eq!(same.out, "same\n", "{same:?}");
@@ -280,7 +280,7 @@ fn redis_curl_and_iperf3_speak_to_another_node() {
         let said = exec(a, "line-client", &format!("/opt/iperf3/usr/bin/iperf3 -c 127.0.0.1 -J {words}"));
         serde_json::from_str::<Value>(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"))
     };
-    bed.until("iperf3 listens", PATIENCE, || {
+    bed.until("iperf3 listens", TIMEOUT, || {
         exec(a, "line-client", "exec 3<>/dev/tcp/127.0.0.1/5201").code == 0
     });
     for words in ["-n 20M", "-n 20M -R", "-n 40M -P 4"] {

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/programs");
 
 fn cluster() -> Option<Bed> {
@@ -53,20 +53,20 @@ fn acknowledged(bed: &Bed, name: &str) -> Vec<u64> {
 /// Waits until the writer has found after its start, for the `count`th time, that nothing is lost,
 /// and writes.
 fn verified(bed: &Bed, count: usize) {
-    bed.until("the writer has looked at all that was acknowledged", PATIENCE, || {
+    bed.until("the writer has looked at all that was acknowledged", TIMEOUT, || {
         let verdicts = lines(bed, "db.verdict");
         let lost: Vec<_> = verdicts.iter().filter(|line| line.starts_with("lost")).collect();
         assert!(lost.is_empty(), "acknowledged writes are lost: {lost:#?}{}", bed.logs());
         verdicts.len() >= count
     });
     let before = acknowledged(bed, "db").len();
-    bed.until("writes are acknowledged", PATIENCE, || acknowledged(bed, "db").len() > before + 100);
+    bed.until("writes are acknowledged", TIMEOUT, || acknowledged(bed, "db").len() > before + 100);
 }
 
 /// The node that serves the volume, by the word of the one that does.
 fn primary<'b>(bed: &'b Bed, but: &[&str]) -> &'b Host {
     let mut found = None;
-    bed.until("a node serves the volume", PATIENCE, || {
+    bed.until("a node serves the volume", TIMEOUT, || {
         let hosts = bed.hosts().iter().filter(|host| host.is_up() && !but.contains(&host.name()));
         found = hosts.into_iter().find(|host| show(host)["state"] == "serving");
         found.is_some()
@@ -82,7 +82,7 @@ fn replicas(host: &Host) -> Vec<(String, String)> {
 }
 
 fn all_current(bed: &Bed, host: &Host) {
-    bed.until("both replicas are current", PATIENCE, || {
+    bed.until("both replicas are current", TIMEOUT, || {
         let replicas = replicas(host);
         replicas.len() == 2 && replicas.iter().all(|(_, state)| state == "current")
     });
@@ -99,7 +99,7 @@ fn rogue(bed: &Bed, host: &Host) -> Child {
 }
 
 fn down(bed: Bed, host: usize) {
-    bed.until("all is down", PATIENCE, || bed.host(host).run(&["down", "--all"]).code == 0);
+    bed.until("all is down", TIMEOUT, || bed.host(host).run(&["down", "--all"]).code == 0);
     bed.finish();
 }
 
@@ -139,7 +139,7 @@ fn a_primary_that_is_cut_off_gets_no_write_acknowledged_after_another_has_taken_
     let old = primary(&bed, &[]);
     all_current(&bed, old);
     let mut writer = rogue(&bed, old);
-    bed.until("the other writer writes", PATIENCE, || acknowledged(&bed, "rogue").len() > 100);
+    bed.until("the other writer writes", TIMEOUT, || acknowledged(&bed, "rogue").len() > 100);
     bed.switch().black_hole(old.port());
     let new = primary(&bed, &[old.name()]);
     let taken_over = now_ns();
@@ -183,12 +183,12 @@ fn a_replica_that_fails_is_struck_off_and_writers_go_on() {
     serving.kill_role("daemon");
     bed.start_daemon(serving);
     verified(&bed, 1);
-    bed.until("the next daemon knows the volume", PATIENCE, || show(serving)["state"] == "serving");
+    bed.until("the next daemon knows the volume", TIMEOUT, || show(serving)["state"] == "serving");
     assert_eq!(show(serving)["view"], view, "the view goes on");
     let lost = other.name().to_owned();
     other.kill();
     verified(&bed, 1);
-    bed.until("it is struck off", PATIENCE, || {
+    bed.until("it is struck off", TIMEOUT, || {
         replicas(serving).contains(&(lost.clone(), "behind".to_owned()))
     });
     let refused = serving.run(&["volume", "rm", "test/data"]);
@@ -196,9 +196,9 @@ fn a_replica_that_fails_is_struck_off_and_writers_go_on() {
     bed.come_back(other, 3);
     all_current(&bed, serving);
     let serving = serving.name().to_owned();
-    bed.until("all is down", PATIENCE, || bed.host(0).run(&["down", "--all"]).code == 0);
+    bed.until("all is down", TIMEOUT, || bed.host(0).run(&["down", "--all"]).code == 0);
     let serving = bed.named(&serving);
-    bed.until("it is removed", PATIENCE, || serving.run(&["volume", "rm", "test/data"]).code == 0);
+    bed.until("it is removed", TIMEOUT, || serving.run(&["volume", "rm", "test/data"]).code == 0);
     for host in bed.hosts() {
         assert!(!host.state_dir().join("volumes/test").exists(), "{} keeps its replica", host.name());
     }

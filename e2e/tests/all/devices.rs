@@ -12,7 +12,7 @@ use wire::camera::Format;
 /// The client.
 const FFMPEG: &str = "/usr/bin/ffmpeg";
 /// How long a recording of some seconds may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Two domains that watch, each with a folder for what it records.
 fn topology(node: &Node) -> String {
@@ -129,7 +129,7 @@ fn unmodified_ffmpeg_takes_exact_frames_in_several_domains() {
 fn grows(path: &Path, bytes: u64) {
     let length = || std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let before = length();
-    wait::until_within("the recording goes on", PATIENCE, || length() >= before + bytes);
+    wait::until_within("the recording goes on", TIMEOUT, || length() >= before + bytes);
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// A guest is emulated, and boots twice.
-const GUEST_PATIENCE: Duration = Duration::from_secs(180);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A start has 10 s before failures count.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn row(node: &Node, domain: &str) -> Value {
     machines::row(node, domain)
@@ -86,7 +86,7 @@ fn a_process_and_a_container_that_are_no_longer_well_are_restarted() {
     let why = &told[5].1;
     assert!(why.contains("failed 2 times in a row: exit 1: out of memory"), "{why}");
     std::fs::write(&ill, "").expect("a file");
-    wait::until_within("the process is restarted more than once", PATIENCE, || {
+    wait::until_within("the process is restarted more than once", TIMEOUT, || {
         row(&node, "robot")["restarts"].as_u64() >= Some(2)
     });
     std::fs::remove_file(&ill).expect("it was there");
@@ -114,7 +114,7 @@ fn checks_that_hang_are_ended_and_go_on_under_the_next_daemon() {
     let mut daemon = next_daemon(&node);
     // Live: the domain goes on, and there is one check at a time.
     node.up_ok(&file("300ms"));
-    wait::until_within("checks fail by their time", PATIENCE, || {
+    wait::until_within("checks fail by their time", TIMEOUT, || {
         row(&node, "web")["health"]["failures"].as_u64() >= Some(2)
     });
     let row_now = row(&node, "web");
@@ -140,13 +140,13 @@ fn a_machine_that_is_no_longer_well_is_restarted() {
                 stop = { timeout = \"2s\" }";
     let domain = machines::domain("edge", &["sleep", "1000000"], "", more);
     node.up_ok(&format!("name = \"shop\"\n{domain}"));
-    wait::until_within("the guest is found healthy", GUEST_PATIENCE, || health(&node, "edge") == "healthy");
+    wait::until_within("the guest is found healthy", GUEST_TIMEOUT, || health(&node, "edge") == "healthy");
     machines::shell_ok(&node, "edge", "touch /tmp/ill");
-    wait::until_within("the machine is restarted", GUEST_PATIENCE, || row(&node, "edge")["restarts"] == 1);
+    wait::until_within("the machine is restarted", GUEST_TIMEOUT, || row(&node, "edge")["restarts"] == 1);
     let told = events(&node, "edge");
     let why = told.iter().find(|(what, _)| what == "unhealthy").map(|(_, why)| why.clone());
     assert!(why.as_ref().is_some_and(|why| why.contains("no answer within 20s")), "{told:?}");
-    wait::until_within("it is well again", GUEST_PATIENCE, || health(&node, "edge") == "healthy");
+    wait::until_within("it is well again", GUEST_TIMEOUT, || health(&node, "edge") == "healthy");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use sys::schedule::Class;
 const PERIODIC: &str = env!("CARGO_BIN_EXE_periodic");
 /// How long all periods may take until they are seen, and how often that is tried on a machine with
 /// other things to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const TRIES: usize = 3;
 
 fn show(node: &Node, name: &str) -> Value {
@@ -73,7 +73,7 @@ impl Running {
 
     /// Whether nearly all periods were in time; what was said.
     fn end(mut self) -> (bool, String) {
-        wait::until_within("all periods are over", PATIENCE, || self.said.exists());
+        wait::until_within("all periods are over", TIMEOUT, || self.said.exists());
         assert!(self.child.wait().expect("it ends").success());
         let text = fs::read_to_string(&self.said).expect("what it said");
         fs::remove_file(&self.said).expect("it is there");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Deaths. Each is at another moment of what it interrupts.
 const DEATHS: usize = 24;
 /// How long something may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 /// The time that an adaptation moves.
 const MOVED_MS: u64 = 2;
 
@@ -190,19 +190,19 @@ fn wanted(host: &Host) -> Wanted {
 /// Waits until all is as it is wanted: what runs, what the kernel keeps, and that there is nothing
 /// else.
 fn is_whole(bed: &Bed, host: &Host, wanted: &Wanted) {
-    bed.until("the kernel has the cgroups of what is wanted, and no others", PATIENCE, || {
+    bed.until("the kernel has the cgroups of what is wanted, and no others", TIMEOUT, || {
         cgroups(host) == wanted.as_ref().map_or(Vec::new(), |(colour, _)| owned(&names(colour)))
     });
     let Some((colour, gold_ms)) = wanted else {
-        bed.until("no class is left", PATIENCE, || left(host).is_empty());
+        bed.until("no class is left", TIMEOUT, || left(host).is_empty());
         assert_eq!(host.json(&["reserve", "ls"])["vtms"], Value::Array(Vec::new()));
         return;
     };
-    bed.until("all run", PATIENCE, || domains(host).iter().all(|row| row["state"] == "running"));
+    bed.until("all run", TIMEOUT, || domains(host).iter().all(|row| row["state"] == "running"));
     for (name, ms) in [("gold", *gold_ms), ("rest", BOTH_MS - gold_ms)] {
-        bed.until("the kernel keeps the quotas", PATIENCE, || quota_us(host, name) == Some(ms * 1000));
+        bed.until("the kernel keeps the quotas", TIMEOUT, || quota_us(host, name) == Some(ms * 1000));
         let rate = format!("rate {ms}Mbit");
-        bed.until("the kernel keeps the rates", PATIENCE, || {
+        bed.until("the kernel keeps the rates", TIMEOUT, || {
             said(host, "tc", &["class", "show", "dev", "eth0"]).contains(&rate)
         });
     }
@@ -213,7 +213,7 @@ fn is_whole(bed: &Bed, host: &Host, wanted: &Wanted) {
     };
     for name in names(colour) {
         let before = used(name);
-        bed.until("everybody runs on", PATIENCE, || used(name) > before);
+        bed.until("everybody runs on", TIMEOUT, || used(name) > before);
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long a thing of the cluster may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// So many nodes whose daemons run; the first is a cluster on an etcd of its own, the others are
 /// single nodes.
@@ -148,7 +148,7 @@ fn a_machine_without_the_right_token_name_and_address_is_told_why_and_costs_no_t
     refused(&join_as(b, a, &good), "this machine is node beta of cluster tombolo already");
     refused(&join_as(c, a, &good), "it was used already");
     let begun = SystemTime::now();
-    bed.until("a second is over, by a clock that counts whole ones", PATIENCE, || {
+    bed.until("a second is over, by a clock that counts whole ones", TIMEOUT, || {
         begun.elapsed().is_ok_and(|elapsed| elapsed > Duration::from_secs(2))
     });
     refused(&join_as(c, a, &short), "the token expired");
@@ -166,7 +166,7 @@ fn a_node_that_is_removed_is_believed_by_nobody_is_told_so_and_can_join_again() 
     let [a, b] = [bed.host(0), bed.host(1)];
     let joined = join_as(b, a, &token(a, &["--no-authority"]));
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
-    bed.until("there is a link", PATIENCE, || links_up(a) == 1 && links_up(b) == 1);
+    bed.until("there is a link", TIMEOUT, || links_up(a) == 1 && links_up(b) == 1);
     // A certificate that it was given and keeps, beside the next.
     let kept = bed.folder().join("kept.pem");
     std::fs::copy(trust(b).join("identity.pem"), &kept).expect("a copy");
@@ -178,29 +178,29 @@ fn a_node_that_is_removed_is_believed_by_nobody_is_told_so_and_can_join_again() 
     refused(&a.run(&["node", "remove", "beta"]), "node beta is alive");
     refused(&a.run(&["node", "remove", "zeta"]), "there is no node \"zeta\"");
     a.ok(&["node", "remove", "beta", "--force"]);
-    bed.until("nobody believes it", PATIENCE, || {
+    bed.until("nobody believes it", TIMEOUT, || {
         [&kept, &now].into_iter().all(|file| hello(file).contains("revoked"))
     });
     let told = |host: &Host| {
         let said = host.json(&["node", "ls"]);
         said["removed"] == true && said["why"].as_str().is_some_and(|why| why.contains("was removed"))
     };
-    bed.until("it is told", PATIENCE, || told(b));
+    bed.until("it is told", TIMEOUT, || told(b));
     assert!(b.ok(&["node", "ls"]).contains("was removed from cluster tombolo"));
-    bed.until("the proxies have ended", PATIENCE, || {
+    bed.until("the proxies have ended", TIMEOUT, || {
         [a, b].into_iter().all(|host| pids_of(&host.run_dir(), "proxy").is_empty())
     });
     refused(&b.run(&["node", "rotate"]), "revoked");
     // It is told after a restart, too, and to whoever asks it for something.
     stop_daemon(b);
     bed.start_daemon(b);
-    bed.until("it is told again", PATIENCE, || told(b));
+    bed.until("it is told again", TIMEOUT, || told(b));
     let refusal = b.up("name = \"x\"\n[domain.x]\nkind = \"process\"\ncommand = [\"true\"]\n");
     assert!(refusal.code == 1 && refusal.err.contains("removed"), "{refusal:?}");
     // Nothing keeps it from joining again, and what it was given before stays worthless.
     let joined = join_as(b, a, &token(a, &[]));
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
-    bed.until("there is a link again", PATIENCE, || links_up(a) == 1 && links_up(b) == 1);
+    bed.until("there is a link again", TIMEOUT, || links_up(a) == 1 && links_up(b) == 1);
     for file in [&kept, &now] {
         assert!(hello(file).contains("revoked"), "{}", hello(file));
     }
@@ -248,25 +248,25 @@ fn certificates_of_another_cluster_and_those_that_are_over_are_refused_and_said(
     stop_daemon(c);
     std::fs::write(trust(c).join("identity.pem"), &over).expect("written");
     bed.start_daemon(c);
-    bed.until("it knows of the others", PATIENCE, || nodes(c).len() == 2);
+    bed.until("it knows of the others", TIMEOUT, || nodes(c).len() == 2);
     let refusal = c.run(&["node", "rotate"]);
     refused(&refusal, "refuses this node's certificate as expired");
     assert!(refusal.err.contains("join again"), "{refusal:?}");
     a.ok(&["node", "remove", "gamma", "--force"]);
-    bed.until("it is told", PATIENCE, || c.json(&["node", "ls"])["removed"] == true);
+    bed.until("it is told", TIMEOUT, || c.json(&["node", "ls"])["removed"] == true);
     let joined = join_as(c, a, &token(a, &[]));
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
-    bed.until("there is a link", PATIENCE, || links_up(a) == 1 && links_up(c) == 1);
+    bed.until("there is a link", TIMEOUT, || links_up(a) == 1 && links_up(c) == 1);
     // A node that has the authority mends its own.
     stop_daemon(a);
     std::fs::write(trust(a).join("identity.pem"), expired(a, "alpha")).expect("written");
     bed.start_daemon(a);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-    bed.until("it has another certificate", PATIENCE, || {
+    bed.until("it has another certificate", TIMEOUT, || {
         let row = a.json(&["node", "show", "alpha"]);
         row["certificate_until_unix_s"].as_u64().is_some_and(|until| until > now)
     });
-    bed.until("there is a link", PATIENCE, || links_up(a) == 1 && links_up(c) == 1);
+    bed.until("there is a link", TIMEOUT, || links_up(a) == 1 && links_up(c) == 1);
     bed.finish();
 }
 
@@ -367,23 +367,23 @@ fn a_certificate_is_replaced_and_the_one_before_revoked_while_the_link_is_in_use
     let joined = join_as(b, a, &token(a, &["--no-authority"]));
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
     a.up_ok(&resolving());
-    bed.until("the name is resolved over the link", PATIENCE, || resolves(a));
+    bed.until("the name is resolved over the link", TIMEOUT, || resolves(a));
     let before = proxies(&bed);
     for (host, other) in [(b, "alpha"), (a, "beta")] {
         let earlier = host.json(&["node", "show"])["certificate"].clone();
         assert!(host.ok(&["node", "rotate", "--revoke"]).contains("earlier ones are believed no more"));
         let next = host.json(&["node", "show"])["certificate"].clone();
         assert_ne!(earlier, next);
-        bed.until("its proxy shows the next one", PATIENCE, || {
+        bed.until("its proxy shows the next one", TIMEOUT, || {
             host.json(&["link", "show", other])["state"]["link"]["certificate"] == next
         });
     }
     // Both would be refused now if they showed what they were started with.
     for _ in 0..2 {
         bed.switch().cut(b.port());
-        bed.until("the link is down", PATIENCE, || links_up(a) == 0 && links_up(b) == 0);
+        bed.until("the link is down", TIMEOUT, || links_up(a) == 0 && links_up(b) == 0);
         bed.switch().heal(b.port());
-        bed.until("the link is up", PATIENCE, || links_up(a) == 1 && links_up(b) == 1);
+        bed.until("the link is up", TIMEOUT, || links_up(a) == 1 && links_up(b) == 1);
     }
     assert!(resolves(a), "{}", bed.logs());
     assert_eq!(proxies(&bed), before, "a proxy was replaced");
@@ -391,7 +391,7 @@ fn a_certificate_is_replaced_and_the_one_before_revoked_while_the_link_is_in_use
     stop_daemon(a);
     assert_eq!(proxies(&bed), before);
     bed.start_daemon(a);
-    bed.until("the next daemon speaks with the proxy", PATIENCE, || links_up(a) == 1);
+    bed.until("the next daemon speaks with the proxy", TIMEOUT, || links_up(a) == 1);
     assert!(resolves(a) && proxies(&bed) == before, "{}", bed.logs());
     a.ok(&["down", "--all"]);
     bed.finish();
@@ -403,23 +403,23 @@ fn a_daemon_that_ends_takes_along_the_links_that_nobody_uses() {
     let [a, b] = [bed.host(0), bed.host(1)];
     let joined = join_as(b, a, &token(a, &[]));
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
-    bed.until("there is a link", PATIENCE, || links_up(a) == 1 && links_up(b) == 1);
+    bed.until("there is a link", TIMEOUT, || links_up(a) == 1 && links_up(b) == 1);
     a.up_ok("name = \"test\"\n[domain.x]\nkind = \"process\"\nnode = \"alpha\"\ncommand = [\"sleep\", \"infinity\"]\n");
     a.ok(&["down", "--all"]);
     for host in [a, b] {
         stop_daemon(host);
-        bed.until("nothing of the node is left", PATIENCE, || leftovers(&host.run_dir()).is_empty());
+        bed.until("nothing of the node is left", TIMEOUT, || leftovers(&host.run_dir()).is_empty());
     }
     for host in [a, b] {
         bed.start_daemon(host);
     }
-    bed.until("there is a link again", PATIENCE, || links_up(a) == 1 && links_up(b) == 1);
+    bed.until("there is a link again", TIMEOUT, || links_up(a) == 1 && links_up(b) == 1);
     // A daemon that was killed took nothing along. If the node is in the cluster no more when the
     // next one comes, that one ends it.
     b.kill_role("daemon");
     assert_eq!(pids_of(&b.run_dir(), "proxy").len(), 1);
-    bed.until("the others know", PATIENCE, || a.run(&["node", "remove", "beta"]).code == 0);
+    bed.until("the others know", TIMEOUT, || a.run(&["node", "remove", "beta"]).code == 0);
     bed.start_daemon(b);
-    bed.until("no proxy is left", PATIENCE, || proxies(&bed).concat().is_empty());
+    bed.until("no proxy is left", TIMEOUT, || proxies(&bed).concat().is_empty());
     bed.finish();
 }

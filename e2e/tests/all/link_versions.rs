@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Attempts that are watched.
 const ATTEMPTS: usize = 6;
 /// The pauses between these double; the first is 50 ms, or 100.
@@ -16,7 +16,7 @@ const AT_LEAST_MS: u64 = 1400;
 fn bed() -> Option<Bed> {
     let bed = Bed::with_etcd(2, 1)?;
     bed.join_all(1, &[]);
-    bed.until("the link is up on both", PATIENCE, || {
+    bed.until("the link is up on both", TIMEOUT, || {
         [(0, "beta"), (1, "alpha")].iter().all(|(at, peer)| is_up(bed.host(*at), peer))
     });
     Some(bed)
@@ -60,7 +60,7 @@ impl Stranger {
 
     /// When the next link was over, in ms, and why.
     fn next(&mut self) -> (u64, String) {
-        let line = self.lines.recv_timeout(PATIENCE).expect("it says something");
+        let line = self.lines.recv_timeout(TIMEOUT).expect("it says something");
         let (ms, why) = line.split_once(' ').expect("a time and a reason");
         (ms.parse().expect("a time"), why.to_owned())
     }
@@ -87,25 +87,25 @@ fn a_node_that_speaks_no_common_version_of_links_is_told_on_both_and_asked_ever_
     let said = "versions 1 to 1 of the protocol of links";
     assert!(told.iter().all(|(_, why)| why.contains(said)), "{told:?}");
     assert!(told.last().is_some_and(|(ms, _)| *ms >= AT_LEAST_MS), "it is tried too often: {told:?}");
-    bed.until("alpha says why", PATIENCE, || {
+    bed.until("alpha says why", TIMEOUT, || {
         let why = why(alpha, "beta");
         why.contains("versions 40 to 41 of the protocol of links")
             && why.contains("releases that follow each other")
     });
     drop(stranger);
     bed.start_daemon(beta);
-    bed.until("the link is up with the right release", PATIENCE, || {
+    bed.until("the link is up with the right release", TIMEOUT, || {
         is_up(alpha, "beta") && is_up(beta, "alpha")
     });
     // And the other way: alpha connects.
     end(alpha);
     let (_, told) = Stranger::start(alpha, "beta", "connect", &at).next();
     assert!(told.contains(said), "{told}");
-    bed.until("beta says why", PATIENCE, || {
+    bed.until("beta says why", TIMEOUT, || {
         why(beta, "alpha").contains("versions 40 to 41 of the protocol of links")
     });
     bed.start_daemon(alpha);
-    bed.until("the link is up again", PATIENCE, || is_up(alpha, "beta") && is_up(beta, "alpha"));
+    bed.until("the link is up again", TIMEOUT, || is_up(alpha, "beta") && is_up(beta, "alpha"));
     what_is_not_known_of_where_it_listens_is_left(&bed);
     bed.finish();
 }
@@ -123,7 +123,7 @@ fn what_is_not_known_of_where_it_listens_is_left(bed: &Bed) {
     let release = crate::joining::release(alpha);
     let more = ["--header", &release, "--header", "content-type: application/json", "--data", &offer];
     let left = || alpha.json(&["link", "show", "beta"]).pointer("/state/link/left_addresses").cloned();
-    bed.until("alpha says what it leaves", PATIENCE, || {
+    bed.until("alpha says what it leaves", TIMEOUT, || {
         // Beta's own daemon may say anew where it listens, at any time.
         let said = crate::joining::ask(beta, alpha, Some(&own), "/v1/link", &more);
         assert!(said.contains("\"listens\""), "{said}");
@@ -131,7 +131,7 @@ fn what_is_not_known_of_where_it_listens_is_left(bed: &Bed) {
     });
     assert!(alpha.ok(&["link", "show", "beta"]).contains(strange), "a person is told");
     bed.switch().cut(beta.port());
-    bed.until("the link is down", PATIENCE, || !is_up(alpha, "beta"));
+    bed.until("the link is down", TIMEOUT, || !is_up(alpha, "beta"));
     bed.switch().heal(beta.port());
-    bed.until("the link is up by what it knows", PATIENCE, || is_up(alpha, "beta") && is_up(beta, "alpha"));
+    bed.until("the link is up by what it knows", TIMEOUT, || is_up(alpha, "beta") && is_up(beta, "alpha"));
 }

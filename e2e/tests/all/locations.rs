@@ -18,7 +18,7 @@ const GPSD: &str = "/opt/gpsd/usr/sbin/gpsd";
 /// Where the receiver of satellites is, and the middle of the floor.
 const PLACE: (f64, f64) = (48.1372, 11.5756);
 /// How long a busy machine may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A receiver of satellites: it writes a position ten times a second into a named pipe, for as long
 /// as it is on.
@@ -154,7 +154,7 @@ fn source(node: &Node) -> String {
 }
 
 fn until_source(node: &Node, name: &str) {
-    wait::until_within(&format!("{name} counts: {}", json_of(node, "state")), PATIENCE, || {
+    wait::until_within(&format!("{name} counts: {}", json_of(node, "state")), TIMEOUT, || {
         source(node) == name
     });
 }
@@ -219,14 +219,14 @@ fn a_server_that_dies_comes_back_and_nonsense_counts_for_nothing() {
     until_source(&node, "gps");
     let servers = node.pids("server");
     node::kill_and_wait(&servers);
-    wait::until_within("another server has positions", PATIENCE, || {
+    wait::until_within("another server has positions", TIMEOUT, || {
         node.pids("server").iter().any(|pid| !servers.contains(pid)) && !source(&node).is_empty()
     });
     satellites.stop();
     // A source that writes nonsense is told, and counts for nothing.
     let mut pipe = File::options().write(true).open(node.folder().join("media/gps")).expect("the pipe");
     pipe.write_all(b"$GNGGA,1,2*00\r\nwords\r\n\xff\xff\r\n").expect("written");
-    wait::until_within("the lines are refused", PATIENCE, || {
+    wait::until_within("the lines are refused", TIMEOUT, || {
         json_of(&node, "state")["sources"][0]["refused"].as_u64().is_some_and(|refused| refused >= 3)
     });
     until_source(&node, "deck");

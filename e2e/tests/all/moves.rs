@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 fn bed() -> Option<Bed> {
     let bed = Bed::with_etcd(2, 1)?;
@@ -97,8 +97,8 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
     );
     println!("{report}");
     assert!(report["pause_ms"].as_u64() >= report["began_ms"].as_u64(), "{report}");
-    bed.until("it runs on beta", PATIENCE, || runs_on(alpha, "one", "beta"));
-    bed.until("it lives again", PATIENCE, || lives(&bed, "one").lives().len() == 2);
+    bed.until("it runs on beta", TIMEOUT, || runs_on(alpha, "one", "beta"));
+    bed.until("it lives again", TIMEOUT, || lives(&bed, "one").lives().len() == 2);
     let heard = std::fs::read_to_string(bed.folder().join("one.heard")).expect("readable");
     assert_eq!(heard, "0\n1\n", "what one life leaves, the next one finds");
     // As much as there may be, and no more.
@@ -122,24 +122,24 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
 
     // What somebody has stopped is not started by a move.
     alpha.ok(&["stop", "holder"]);
-    bed.until("it is stopped", PATIENCE, || row(beta, "holder").1 == "stopped");
+    bed.until("it is stopped", TIMEOUT, || row(beta, "holder").1 == "stopped");
     let stopped = || moved(beta, "holder", "beta", &["--dry-run"]).0["refused"].to_string();
-    bed.until("it is said", PATIENCE, || stopped().contains("somebody has stopped it"));
+    bed.until("it is said", TIMEOUT, || stopped().contains("somebody has stopped it"));
     std::fs::create_dir(&gone).expect("a folder");
     alpha.ok(&["start", "holder"]);
     std::fs::remove_dir(&gone).expect("removed");
-    bed.until("it runs", PATIENCE, || runs_on(beta, "holder", "alpha"));
+    bed.until("it runs", TIMEOUT, || runs_on(beta, "holder", "alpha"));
 
     // It is ready nowhere but on alpha.
     let (report, code) = moved(alpha, "tied", "beta", &[]);
     assert_eq!((report["outcome"].as_str(), code), (Some("returned"), 1), "{report}");
     assert!(report["why"].as_str().is_some_and(|why| why.contains("not ready within 2.0 s")), "{report}");
     assert!(runs_on(beta, "tied", "alpha"), "{:?}", row(beta, "tied"));
-    bed.until("it lived there, and lives again", PATIENCE, || lives(&bed, "tied").lives().len() == 3);
+    bed.until("it lived there, and lives again", TIMEOUT, || lives(&bed, "tied").lives().len() == 3);
 
     // A drain asks first, too: what can't go stays.
     alpha.ok(&["node", "drain", "alpha"]);
-    bed.until("it is said why it stays", PATIENCE, || alpha.run(&["ps"]).out.contains(&there_is_no));
+    bed.until("it is said why it stays", TIMEOUT, || alpha.run(&["ps"]).out.contains(&there_is_no));
     assert!(runs_on(beta, "holder", "alpha"));
     for name in ["one", "pinned", "tied", "holder"] {
         lives(&bed, name).assert_never_two();
@@ -163,7 +163,7 @@ fn a_daemon_that_is_killed_in_a_move_leaves_one_life_and_its_successor_goes_on()
 
     // The daemon that ends it dies meanwhile.
     let asked = begin_move(beta, "slow", "beta");
-    bed.until("it is ending", PATIENCE, || row(alpha, "slow").1 == "stopping");
+    bed.until("it is ending", TIMEOUT, || row(alpha, "slow").1 == "stopping");
     alpha.kill_role("daemon");
     bed.start_daemon(alpha);
     let said = asked.wait_with_output().expect("the command ends");
@@ -173,16 +173,16 @@ fn a_daemon_that_is_killed_in_a_move_leaves_one_life_and_its_successor_goes_on()
     // The daemon that starts it dies meanwhile.
     std::fs::remove_file(bed.folder().join("ready")).expect("removed");
     // It is ready by a file that is there, perhaps before it has said that it lives.
-    bed.until("it lives on beta", PATIENCE, || lives(&bed, "slow").lives().len() == 2);
+    bed.until("it lives on beta", TIMEOUT, || lives(&bed, "slow").lives().len() == 2);
     let before = lives(&bed, "slow").lives().len();
     let asked = begin_move(beta, "slow", "alpha");
-    bed.until("it is starting", PATIENCE, || lives(&bed, "slow").lives().len() > before);
+    bed.until("it is starting", TIMEOUT, || lives(&bed, "slow").lives().len() > before);
     alpha.kill_role("daemon");
     std::fs::write(bed.folder().join("ready"), "").expect("written");
     bed.start_daemon(alpha);
     let said = asked.wait_with_output().expect("the command ends");
     assert!(said.status.success(), "{said:?}");
-    bed.until("it runs on alpha", PATIENCE, || runs_on(beta, "slow", "alpha"));
+    bed.until("it runs on alpha", TIMEOUT, || runs_on(beta, "slow", "alpha"));
     lives(&bed, "slow").assert_never_two();
     beta.ok(&["down", "test"]);
     bed.finish();
@@ -245,7 +245,7 @@ fn who_looks_names_up_waits_while_the_directory_moves_and_loses_nothing() {
             .out
             .contains("192.0.2.7")
     };
-    bed.until("the name is resolved", PATIENCE, resolves);
+    bed.until("the name is resolved", TIMEOUT, resolves);
     let mut asking = alpha.command(&["exec", "web", "--", "bash", "-c", TIMED_LOOKUPS]);
     let asking = asking.stdout(Stdio::piped()).spawn().expect("look names up");
     let (first, _) = row(alpha, "resolver");
@@ -253,7 +253,7 @@ fn who_looks_names_up_waits_while_the_directory_moves_and_loses_nothing() {
     for to in [second, first.as_str()] {
         let (report, code) = moved(alpha, "resolver", to, &[]);
         assert_eq!((report["outcome"].as_str(), code), (Some("moved"), 0), "{report}");
-        bed.until("the name is resolved after the move", PATIENCE, resolves);
+        bed.until("the name is resolved after the move", TIMEOUT, resolves);
         println!("{report}");
     }
     alpha.ok(&["exec", "web", "--", "touch", "/tmp/enough"]);

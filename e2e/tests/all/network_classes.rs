@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long something may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 /// Bytes after which it is looked who has sent how much: some thousand packets.
 const ENOUGH: u64 = 2_000_000;
 
@@ -85,10 +85,10 @@ fn left(host: &Host) -> String {
 /// How much two have moved while the first moved enough.
 fn meanwhile(bed: &Bed, host: &Host, names: [&str; 2], key: &str) -> [u64; 2] {
     let count = |name: &str| number(&show(host, name), key);
-    bed.until("both move something", PATIENCE, || names.iter().all(|name| count(name) > 10_000));
+    bed.until("both move something", TIMEOUT, || names.iter().all(|name| count(name) > 10_000));
     let before = names.map(count);
     let mut now = before;
-    bed.until("the first has moved enough", PATIENCE, || {
+    bed.until("the first has moved enough", TIMEOUT, || {
         now = names.map(count);
         now[0] - before[0] > ENOUGH
     });
@@ -147,7 +147,7 @@ fn gold_keeps_its_rate_beside_a_flood_sent_and_received_whoever_dies() {
     let classes = || said(alpha, "tc", &["class", "show", "dev", "eth0"]);
     assert!(classes().contains("rate 30Mbit") && left(alpha).contains("tombolo"), "{}", classes());
     bed.start_daemon(alpha);
-    bed.until("the next daemon knows them", PATIENCE, || {
+    bed.until("the next daemon knows them", TIMEOUT, || {
         let row = show(alpha, "gold");
         row["in_force"] == true && row["network_sent_bytes"].as_u64().is_some_and(|now| now > before)
     });
@@ -231,7 +231,7 @@ fn a_link_that_goes_comes_back_or_is_somebody_elses_is_told_and_nothing_is_half_
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("it starts");
-    bed.until("what it says to others is counted", PATIENCE, || {
+    bed.until("what it says to others is counted", TIMEOUT, || {
         let row = host.run(&["reserve", "show", "talk", "--json"]);
         let row: Value = serde_json::from_str(&row.out).unwrap_or_default();
         row["network_between_bytes"].as_u64().is_some_and(|bytes| bytes >= 120_000)
@@ -250,16 +250,16 @@ fn a_link_that_goes_comes_back_or_is_somebody_elses_is_told_and_nothing_is_half_
     // One that is gone: told, and an adaptation that can't be done changes nothing of the
     // processor.
     ip(host, &["link", "del", "tide0"]);
-    bed.until("it is told that the link is gone", PATIENCE, || {
+    bed.until("it is told that the link is gone", TIMEOUT, || {
         show(host, "web")["caveats"].to_string().contains("the network is not kept now")
     });
-    bed.until("nothing of it is left but at lo", PATIENCE, || !left(host).contains("tombolo"));
+    bed.until("nothing of it is left but at lo", TIMEOUT, || !left(host).contains("tombolo"));
     let refused = host.run(&["reserve", "set", "web", "--budget", "2ms", "--network", "3mbit"]);
     assert!(refused.code == 1 && refused.err.contains("all is as before"), "{}", refused.err);
     assert_eq!((budget(), rate(), quota_us()), (4_000_000, 4_000_000, 4_000));
     add();
-    bed.until("classes are there again", PATIENCE, || classes("tide0").contains("rate 4Mbit"));
-    bed.until("nothing is missing", PATIENCE, || show(host, "web")["caveats"] == Value::Array(Vec::new()));
+    bed.until("classes are there again", TIMEOUT, || classes("tide0").contains("rate 4Mbit"));
+    bed.until("nothing is missing", TIMEOUT, || show(host, "web")["caveats"] == Value::Array(Vec::new()));
 
     // Somebody takes the place of our classes: refused as a whole, and theirs stays.
     said(host, "tc", &[&["qdisc", "replace", "dev", "tide0"], &tbf[..]].concat());
@@ -358,7 +358,7 @@ fn proxies_of_a_cluster_know_what_domains_are_promised_and_hear_of_adaptations()
     alpha.up_ok(&text);
     let shown = || alpha.json(&["link", "show", "beta"])["state"]["shares"].clone();
     let rate = |name: &str| shown()["classes"][format!("test/{name}")]["rate_bits"].as_u64();
-    bed.until("the proxy knows the classes", PATIENCE, || {
+    bed.until("the proxy knows the classes", TIMEOUT, || {
         (rate("camera"), rate("viewer")) == (Some(20_000_000), Some(10_000_000))
     });
     // It has a class of the link of its own, before all who borrow: what nobody is promised.
@@ -368,15 +368,15 @@ fn proxies_of_a_cluster_know_what_domains_are_promised_and_hear_of_adaptations()
         "{classes}"
     );
     alpha.ok(&["adapt", "camera", "viewer", "--network", "5mbit"]);
-    bed.until("the proxy hears of the adaptation", PATIENCE, || {
+    bed.until("the proxy hears of the adaptation", TIMEOUT, || {
         (rate("camera"), rate("viewer")) == (Some(15_000_000), Some(15_000_000))
     });
     // The next daemon finds the proxy, and tells it anew.
     alpha.kill_role("daemon");
     bed.start_daemon(alpha);
-    bed.until("the proxy that was found knows the classes", PATIENCE, || rate("camera") == Some(15_000_000));
+    bed.until("the proxy that was found knows the classes", TIMEOUT, || rate("camera") == Some(15_000_000));
     alpha.ok(&["down", "test"]);
-    bed.until("there are no classes any more", PATIENCE, || shown()["rate_bits"] == 0);
+    bed.until("there are no classes any more", TIMEOUT, || shown()["rate_bits"] == 0);
     assert_eq!(left(alpha), "");
     bed.finish();
 }
@@ -415,7 +415,7 @@ with tombolo.open(sys.argv[1], wait=100) as channel:
 
 /// How long the cluster has for what is judged: nothing but minutes without a processor takes as
 /// long.
-const LONG_PATIENCE: Duration = Duration::from_secs(120);
+const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often 64 KiB of the first are waited for before it is looked what the other one has had:
 /// about two megabytes.
 const TURNS: usize = 32;
@@ -451,7 +451,7 @@ fn a_gold_pair_keeps_its_rate_while_another_floods_through_the_same_proxies() {
         service("flood")
     );
     // What alpha has is told to the cluster with its next sign of life, the link with it.
-    bed.until("it comes up", LONG_PATIENCE, || {
+    bed.until("it comes up", LONG_TIMEOUT, || {
         let up = alpha.up(&text);
         println!("{}", up.err);
         up.code == 0
@@ -461,16 +461,16 @@ fn a_gold_pair_keeps_its_rate_while_another_floods_through_the_same_proxies() {
         ["had of-gold", "had of-flood"].map(|said| log.lines().filter(|line| line.contains(said)).count())
     };
     // Both are on their way; what was sent before the classes were known does not count.
-    bed.until("both have sent something", LONG_PATIENCE, || had().iter().all(|count| *count >= 2));
+    bed.until("both have sent something", LONG_TIMEOUT, || had().iter().all(|count| *count >= 2));
     let shown = || alpha.json(&["link", "show", "beta"])["state"]["shares"]["classes"].clone();
-    bed.until("the proxy knows the classes", LONG_PATIENCE, || {
+    bed.until("the proxy knows the classes", LONG_TIMEOUT, || {
         ["test/gold", "test/flood"].iter().all(|name| shown()[name]["rate_bits"].is_u64())
     });
     // Eight of ten to one: more than twice as much is enough to tell.
     gets_most("64 KiB that gold and the flood have had", || {
         let before = had();
         let mut now = before;
-        bed.until("gold goes on", LONG_PATIENCE, || {
+        bed.until("gold goes on", LONG_TIMEOUT, || {
             now = had();
             now[0] >= before[0] + TURNS
         });
@@ -479,7 +479,7 @@ fn a_gold_pair_keeps_its_rate_while_another_floods_through_the_same_proxies() {
     // What gold leaves is the other one's.
     let before = had();
     alpha.ok(&["reserve", "suspend", "gold"]);
-    bed.until("the flood has what is left", LONG_PATIENCE, || had()[1] >= before[1] + TURNS);
+    bed.until("the flood has what is left", LONG_TIMEOUT, || had()[1] >= before[1] + TURNS);
     alpha.ok(&["reserve", "resume", "gold"]);
     alpha.ok(&["down", "test"]);
     assert_eq!(left(alpha), "");

@@ -1,6 +1,6 @@
 //! The etcd of a cluster: one that knows its clients, and its own where none is given.
 
-use crate::joining::{PATIENCE, nodes, refused, token, trust};
+use crate::joining::{TIMEOUT, nodes, refused, token, trust};
 use e2e::cluster::{Bed, Host, etcd_program};
 use e2e::node::{kill_and_wait, pids_of, terminate_and_wait};
 use std::path::Path;
@@ -67,7 +67,7 @@ fn members(host: &Host) -> Vec<u32> {
 
 fn member(bed: &Bed, host: &Host) -> u32 {
     let mut found = Vec::new();
-    bed.until("one etcd member runs", PATIENCE, || {
+    bed.until("one etcd member runs", TIMEOUT, || {
         found = members(host);
         found.len() == 1
     });
@@ -130,7 +130,7 @@ fn a_cluster_brings_its_own_etcd_which_lets_nodes_in_alone_and_outlives_its_daem
     // Who joins says nothing of etcd.
     let joined = join_plainly(b, a);
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
-    bed.until("both live", PATIENCE, || crate::cluster_etcd::alive(b) == 2);
+    bed.until("both live", TIMEOUT, || crate::cluster_etcd::alive(b) == 2);
     let identity = trust(b).join("identity.pem");
     assert!(!lets_in(b, a, None), "somebody without a certificate was let in");
     assert!(lets_in(b, a, Some(&identity)), "a node was not let in");
@@ -143,29 +143,29 @@ fn a_cluster_brings_its_own_etcd_which_lets_nodes_in_alone_and_outlives_its_daem
     assert_eq!(members(a), [etcd], "the member died with its daemon");
     b.up_ok("name = \"test\"\n[domain.web]\nkind = \"process\"\nnode = \"beta\"\ncommand = [\"sleep\", \"infinity\"]\n");
     bed.start_daemon(a);
-    bed.until("both live", PATIENCE, || crate::cluster_etcd::alive(a) == 2);
+    bed.until("both live", TIMEOUT, || crate::cluster_etcd::alive(a) == 2);
     assert_eq!(members(a), [etcd], "the member was replaced");
     // The member dies: the daemon starts another one, which holds what it held.
     kill_and_wait(&[etcd]);
     let next = member(&bed, a);
     assert_ne!(next, etcd);
-    bed.until("both live", PATIENCE, || {
+    bed.until("both live", TIMEOUT, || {
         crate::cluster_etcd::alive(a) == 2 && crate::cluster_etcd::alive(b) == 2
     });
     // Both die.
     kill_and_wait(&[pids_of(&a.run_dir(), "daemon"), members(a)].concat());
     bed.start_daemon(a);
     member(&bed, a);
-    bed.until("both live", PATIENCE, || {
+    bed.until("both live", TIMEOUT, || {
         crate::cluster_etcd::alive(a) == 2 && crate::cluster_etcd::alive(b) == 2
     });
     b.ok(&["down", "test"]);
     // A node that is removed does not get in any more.
     a.ok(&["node", "remove", "beta", "--force"]);
-    bed.until("the removed node is let in no more", PATIENCE, || !lets_in(b, a, Some(&identity)));
+    bed.until("the removed node is let in no more", TIMEOUT, || !lets_in(b, a, Some(&identity)));
     // Nobody else needs it: it ends with its daemon.
     b.kill();
-    bed.until("the member is back", PATIENCE, || members(a).len() == 1 && crate::cluster_etcd::alive(a) == 1);
+    bed.until("the member is back", TIMEOUT, || members(a).len() == 1 && crate::cluster_etcd::alive(a) == 1);
     terminate_and_wait(&pids_of(&a.run_dir(), "daemon"));
     assert_eq!(members(a), Vec::<u32>::new(), "a member without a daemon");
     bed.finish();
@@ -205,7 +205,7 @@ fn voters(host: &Host) -> Vec<String> {
 }
 
 fn until_voters(bed: &Bed, host: &Host, names: &[&str]) {
-    bed.until(&format!("{names:?} have the members of etcd"), PATIENCE, || voters(host) == names);
+    bed.until(&format!("{names:?} have the members of etcd"), TIMEOUT, || voters(host) == names);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn three_nodes_have_three_members_lose_the_first_and_have_three_again() {
     init(a);
     let joined = join_plainly(b, a);
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
-    bed.until("both live", PATIENCE, || crate::cluster_etcd::alive(b) == 2);
+    bed.until("both live", TIMEOUT, || crate::cluster_etcd::alive(b) == 2);
     assert_eq!(voters(b), [a.name()], "two members are worse than one");
     refused(&b.run(&["node", "remove", a.name(), "--force"]), "has the only member of the cluster's etcd");
     let joined = join_plainly(c, a);
@@ -227,9 +227,9 @@ fn three_nodes_have_three_members_lose_the_first_and_have_three_again() {
     assert!(said.contains("SHA-256"), "{said}");
     refused(&c.run(&["node", "etcd", "backup", &copy.to_string_lossy()]), "can't write");
     // The power of the node fails that began it all.
-    bed.until("all live", PATIENCE, || [a, b, c].iter().all(|host| crate::cluster_etcd::alive(host) == 3));
+    bed.until("all live", TIMEOUT, || [a, b, c].iter().all(|host| crate::cluster_etcd::alive(host) == 3));
     a.kill();
-    bed.until("the others notice", PATIENCE, || {
+    bed.until("the others notice", TIMEOUT, || {
         crate::cluster_etcd::alive(b) == 2 && crate::cluster_etcd::alive(c) == 2
     });
     b.up_ok("name = \"test\"\n[domain.web]\nkind = \"process\"\nnode = \"gamma\"\ncommand = [\"sleep\", \"infinity\"]\n");
@@ -264,16 +264,16 @@ fn five_nodes_have_five_members_and_the_next_node_takes_the_place_of_one_that_we
     // Two of the five, the one that began it all among them.
     hosts[0].kill();
     hosts[1].kill();
-    bed.until("the others notice", PATIENCE, || crate::cluster_etcd::alive(hosts[2]) == 3);
+    bed.until("the others notice", TIMEOUT, || crate::cluster_etcd::alive(hosts[2]) == 3);
     hosts[2]
         .up_ok("name = \"test\"\n[domain.web]\nkind = \"process\"\ncommand = [\"sleep\", \"infinity\"]\n");
-    bed.until("it runs", PATIENCE, || hosts[2].ok(&["ps"]).contains("running"));
+    bed.until("it runs", TIMEOUT, || hosts[2].ok(&["ps"]).contains("running"));
     hosts[2].ok(&["node", "remove", hosts[0].name()]);
     until_voters(&bed, hosts[2], &["beta", "delta", "epsilon", "gamma"]);
     // Etcd takes no member while one of those that it counts on is away.
     hosts[1].boot();
     bed.start_daemon(hosts[1]);
-    bed.until("the other one is back", PATIENCE, || crate::cluster_etcd::alive(hosts[2]) == 4);
+    bed.until("the other one is back", TIMEOUT, || crate::cluster_etcd::alive(hosts[2]) == 4);
     let joined = join_plainly(hosts[5], hosts[2]);
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
     until_voters(&bed, hosts[5], &["beta", "delta", "epsilon", "gamma", "zeta"]);
@@ -320,9 +320,9 @@ fn an_etcd_that_is_lost_is_begun_again_from_a_copy_and_grows_to_three() {
     for host in [a, b, c] {
         bed.start_daemon(host);
     }
-    bed.until("all live", PATIENCE, || [a, b, c].iter().all(|host| crate::cluster_etcd::alive(host) == 3));
+    bed.until("all live", TIMEOUT, || [a, b, c].iter().all(|host| crate::cluster_etcd::alive(host) == 3));
     until_voters(&bed, a, &["alpha", "beta", "gamma"]);
-    bed.until("what the copy holds runs, and nothing else", PATIENCE, || {
+    bed.until("what the copy holds runs, and nothing else", TIMEOUT, || {
         let said = a.ok(&["ps"]);
         said.contains("kept") && said.contains("running") && !said.contains("lost")
     });

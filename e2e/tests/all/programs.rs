@@ -182,7 +182,7 @@ fn the_example_in_python_serves_texts_streams_and_folders() {
 /// The headers of the library.
 const HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include");
 /// A first service is written in so many lines.
-const MOST_LINES: usize = 30;
+const MAX_LINES: usize = 30;
 /// The first service in Rust, which is the program of `examples/first_service`.
 const FIRST: &str = env!("CARGO_BIN_EXE_first_service");
 
@@ -194,7 +194,7 @@ fn the_first_service_in_rust_is_short_and_does_what_the_page_says() {
     let example = include_str!("../../../examples/first_service/src/main.rs");
     let of_page = page.split_once("```rust main.rs\n").and_then(|(_, rest)| rest.split_once("```\n"));
     assert_eq!(of_page.expect("the page has it").0, example);
-    assert!(example.lines().count() <= MOST_LINES, "{} lines", example.lines().count());
+    assert!(example.lines().count() <= MAX_LINES, "{} lines", example.lines().count());
     let Some(node) = Node::start() else { return };
     // What the example builds stands beside it; here cargo has put it elsewhere.
     let topology = include_str!("../../../examples/first_service/topology.toml");
@@ -211,7 +211,7 @@ fn the_first_service_in_c_is_short_and_does_what_the_page_says() {
     let example = include_str!("../../../examples/first_service_c/thermometer.c");
     let of_page = page.split_once("```c thermometer.c\n").and_then(|(_, rest)| rest.split_once("```\n"));
     assert_eq!(of_page.expect("the page has it").0, example);
-    assert!(example.lines().count() <= MOST_LINES, "{} lines", example.lines().count());
+    assert!(example.lines().count() <= MAX_LINES, "{} lines", example.lines().count());
     let Some(node) = Node::start() else { return };
     let folder = node.folder().join("app");
     std::fs::create_dir(&folder).expect("a folder");

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Two nodes; on the second a container and a process that do nothing, and one that says something
 /// when it is let.
@@ -135,7 +135,7 @@ fn signals_get_through_and_a_command_whose_caller_is_gone_is_hung_up_on() {
         assert!(running(b, domain).contains("sleep 98765"));
         kill(pid(a, "exec"));
         child.wait().expect("its end");
-        bed.until("the command has ended", PATIENCE, || !running(b, domain).contains("sleep 98765"));
+        bed.until("the command has ended", TIMEOUT, || !running(b, domain).contains("sleep 98765"));
     }
     // The daemon there dies: whoever waits is told, with a code that no command has.
     let mut child = piped(a, &["exec", "box", "--", "sh", "-c", "echo ready; exec sleep 98765"]);
@@ -149,7 +149,7 @@ fn signals_get_through_and_a_command_whose_caller_is_gone_is_hung_up_on() {
     let run = a.run(&["exec", "box", "--", "true"]);
     assert!(run.code == 125 && run.err.contains("beta"), "{run:?}");
     bed.start_daemon(b);
-    bed.until("it is well again", PATIENCE, || a.run(&["exec", "box", "--", "true"]).code == 0);
+    bed.until("it is well again", TIMEOUT, || a.run(&["exec", "box", "--", "true"]).code == 0);
     a.ok(&["down", "--all"]);
     bed.finish();
 }
@@ -234,7 +234,7 @@ fn what_goes_on_with_a_node_ends_when_its_certificate_is_revoked() {
     let [a, b] = [bed.host(0), bed.host(1)];
     let link = || a.run(&["link", "show", "beta", "--json"]);
     let link = || serde_json::from_str::<serde_json::Value>(&link().out).unwrap_or_default();
-    bed.until("there is a link", PATIENCE, || link()["up"] == true);
+    bed.until("there is a link", TIMEOUT, || link()["up"] == true);
     let connections = || link()["state"]["link"]["connections"].as_u64().unwrap_or(0);
     let before = connections();
     let mut cat = piped(a, &["exec", "-i", "box", "--", "cat"]);
@@ -247,14 +247,14 @@ fn what_goes_on_with_a_node_ends_when_its_certificate_is_revoked() {
     assert_eq!(line(&mut log), "one\n");
     b.ok(&["node", "rotate", "--revoke"]);
     for child in [&mut cat, &mut follower] {
-        bed.until("what went on has ended", PATIENCE, || {
+        bed.until("what went on has ended", TIMEOUT, || {
             child.try_wait().expect("asked").is_some_and(|status| !status.success())
         });
     }
     // With the certificate that it has now everything goes on; the link was carried on by another
     // connection.
     assert_eq!(a.ok(&["exec", "box", "--", "echo", "again"]), "again\n");
-    bed.until("another connection carries the link", PATIENCE, || {
+    bed.until("another connection carries the link", TIMEOUT, || {
         link()["up"] == true && connections() > before
     });
     a.ok(&["down", "--all"]);
@@ -324,9 +324,9 @@ fn a_command_that_holds_its_pipe_does_not_keep_the_next_daemon_away() {
     let mut out = caller.stdout.take().expect("its output");
     let reader = std::thread::spawn(move || out.read_to_end(&mut Vec::new()).is_ok());
     let held_up = || pids_of(&b.run_dir(), "internal-pipes").into_iter().any(is_held_up);
-    bed.until("its pipe holds up who reads it", PATIENCE, held_up);
+    bed.until("its pipe holds up who reads it", TIMEOUT, held_up);
     std::fs::write(&enough, "").expect("written");
-    bed.until("it stays so", PATIENCE, held_up);
+    bed.until("it stays so", TIMEOUT, held_up);
     let daemon = pid(b, "daemon");
     assert!(!is_held_up(daemon));
     b.kill_role("daemon");

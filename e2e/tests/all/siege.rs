@@ -208,7 +208,7 @@ fn who_tries_everything_at_once_makes_nothing_of_anothers_fail() {
     let [run_dir, state_dir] = [node.run_dir(), node.state_dir()].map(|at| at.display().to_string());
     let mut user = siege_of_user(of_user.path(), &[&run_dir, &state_dir]);
     let scores = [score.join("tenant"), score.join("neighbour"), user_score];
-    wait::until_within("every attack has begun", 2 * wait::PATIENCE, || {
+    wait::until_within("every attack has begun", 2 * wait::TIMEOUT, || {
         scores.iter().all(|score| begun(score).1)
     });
     let besieged = honest(&node, how_long);

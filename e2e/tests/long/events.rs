@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine. A link gives up after 30 s, and what
 /// was not read is kept for 10 s after that.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// `bus` and `sensor` on beta, which serves and publishes; on alpha `mast` publishes and `panel`
 /// subscribes.
@@ -101,7 +101,7 @@ fn a_link_that_is_out_for_long_holds_up_its_own_and_gaps_are_counted() {
     bed.join_all(1, &[]);
     let [alpha, beta] = [bed.host(0), bed.host(1)];
     alpha.up_ok(&topology());
-    bed.until("the service is up for all", PATIENCE, || {
+    bed.until("the service is up for all", TIMEOUT, || {
         [(alpha, "mast"), (alpha, "panel"), (beta, "sensor")].iter().all(|(host, domain)| {
             host.run(&["exec", domain, "--", "cat", "/srv/events/control/stats"]).code == 0
         })
@@ -116,7 +116,7 @@ fn a_link_that_is_out_for_long_holds_up_its_own_and_gaps_are_counted() {
     bed.switch().cut(beta.port());
     assert_eq!(sensor.end(), ["published"]);
     bed.switch().heal(beta.port());
-    bed.until("the service is there again on alpha", PATIENCE, || {
+    bed.until("the service is there again on alpha", TIMEOUT, || {
         alpha.run(&["exec", "panel", "--", "cat", "/srv/events/control/last"]).code == 0
     });
     alpha.ok(&["exec", "mast", "--", "touch", "/tmp/stop"]);

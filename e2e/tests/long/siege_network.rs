@@ -15,7 +15,7 @@ const SIEGE: Duration = Duration::from_secs(60);
 /// How long the same is done in quiet before.
 const QUIET: Duration = Duration::from_secs(10);
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often an endpoint on the other node is asked in one go.
 const CALLS: usize = 50;
 
@@ -76,10 +76,10 @@ fn a_former_node_and_strangers_make_nothing_fail_between_nodes() {
     let stolen = c.folder().join("stolen.pem");
     std::fs::copy(c.state_dir().join("trust/identity.pem"), &stolen).expect("its certificate");
     a.ok(&["node", "remove", c.name(), "--force"]);
-    bed.until("it is told", PATIENCE, || c.json(&["node", "ls"])["removed"] == true);
+    bed.until("it is told", TIMEOUT, || c.json(&["node", "ls"])["removed"] == true);
     a.up_ok(&honest_file());
     let once = ["exec", "test/web", "--", "/endpoint-peer", "ask", "planner", "1"];
-    bed.until("there is a link", PATIENCE, || a.run(&once).code == 0);
+    bed.until("there is a link", TIMEOUT, || a.run(&once).code == 0);
     let quiet = honest([a, b], QUIET);
     let daemons = [a, b].map(|host| pids_of(&host.run_dir(), "daemon"));
     let score = c.folder().join("score");
@@ -97,7 +97,7 @@ fn a_former_node_and_strangers_make_nothing_fail_between_nodes() {
         }
     }
     a.up_ok(&hostile_file(&score));
-    bed.until("every attack has begun", PATIENCE, || scores.iter().all(|score| begun(score).1));
+    bed.until("every attack has begun", TIMEOUT, || scores.iter().all(|score| begun(score).1));
     let besieged = honest([a, b], length(SIEGE).0);
     println!("{}", compared("calls to the other node", &quiet.calls, &besieged.calls));
     println!("{}", compared("a view of the cluster", &quiet.views, &besieged.views));

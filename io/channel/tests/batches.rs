@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use channel::{Config, ReceiveError, Receiver, SendError, Sender, pair};
 
 const RING_BYTES: u32 = 4096;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn deadline() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 fn ends() -> (Sender, Receiver, (Receiver, Sender)) {

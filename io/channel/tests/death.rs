@@ -24,7 +24,7 @@ const DEATHS_VARIABLE: &str = "TOMBOLO_DEATHS";
 /// and while survivors sleep.
 const LANES: usize = 3;
 /// Long enough for a machine under load; what is tested is that none of it is needed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How much later than at the hang-up of a pipe that died with it a survivor may learn of a death:
 /// the promise. Held against the median, because a machine with other things to do lets some wait
 /// for a processor.
@@ -33,7 +33,7 @@ const LATER: Duration = Duration::from_millis(10);
 const LOST: Duration = Duration::from_secs(10);
 
 fn deadline() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 /// The notes of a child before each step, in memory that outlives it.
@@ -199,8 +199,7 @@ fn send_by_descriptors(sender: &mut Sender, bytes: &[u8]) -> Result<(), SendErro
         }
         if sender.prepare_wait(bytes.len())? {
             let watched = sender.descriptors();
-            sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(PATIENCE.as_nanos() as u64))
-                .unwrap();
+            sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(TIMEOUT.as_nanos() as u64)).unwrap();
             sender.cancel_wait();
             sender.drain_doorbell()?;
         }
@@ -236,8 +235,7 @@ fn receive_by_descriptors(receiver: &mut Receiver, into: &mut Vec<u8>) -> Result
         }
         if receiver.prepare_wait() {
             let watched = receiver.descriptors();
-            sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(PATIENCE.as_nanos() as u64))
-                .unwrap();
+            sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(TIMEOUT.as_nanos() as u64)).unwrap();
             receiver.cancel_wait();
             receiver.drain_doorbell()?;
         }
@@ -483,7 +481,7 @@ fn whoever_survives_learns_of_it_and_nothing_is_left() {
         lanes.into_iter().flat_map(|lane| lane.join().unwrap()).collect()
     });
     // A thread that has ended is listed for a moment still.
-    let patience = Instant::now() + PATIENCE;
+    let patience = Instant::now() + TIMEOUT;
     while Holdings::now() != before && Instant::now() < patience {
         thread::yield_now();
     }

@@ -13,7 +13,7 @@ use wire::ring as layout;
 
 const RING_BYTES: u32 = 4096;
 /// For what should happen at once; long enough for a machine under load.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Our end, and what its peer has mapped. The doorbells are kept: the peer lives.
 struct Stage {
@@ -338,7 +338,7 @@ fn messages_that_are_begun_for_ever() {
         for _ in 0..20 {
             let deadline = Instant::now() + Duration::from_millis(10);
             let result = receiver.receive(&mut Vec::new(), Some(deadline));
-            late += u32::from(Instant::now() >= deadline + PATIENCE / 4);
+            late += u32::from(Instant::now() >= deadline + TIMEOUT / 4);
             if !matches!(result, Err(ReceiveError::TimedOut)) {
                 done.store(true, Ordering::Relaxed);
                 panic!("{result:?}");
@@ -384,7 +384,7 @@ fn an_end_that_reads_one_byte_at_a_time() {
     let bytes: Vec<u8> = (0..BYTES).map(|index| (index / 7) as u8).collect();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let deadline = Some(Instant::now() + PATIENCE);
+            let deadline = Some(Instant::now() + TIMEOUT);
             assert_eq!(writer.write_with(&bytes, deadline).unwrap(), BYTES);
             writer.finish(deadline).unwrap();
         });
@@ -394,9 +394,9 @@ fn an_end_that_reads_one_byte_at_a_time() {
                 // tidy(sleep): slowness is what is tested
                 thread::sleep(Duration::from_millis(2));
             }
-            assert_eq!(reader.read_with(&mut byte, Some(Instant::now() + PATIENCE)).unwrap(), 1);
+            assert_eq!(reader.read_with(&mut byte, Some(Instant::now() + TIMEOUT)).unwrap(), 1);
             assert_eq!(byte[0], *expected, "byte {index}");
         }
-        assert_eq!(reader.read_with(&mut byte, Some(Instant::now() + PATIENCE)).unwrap(), 0);
+        assert_eq!(reader.read_with(&mut byte, Some(Instant::now() + TIMEOUT)).unwrap(), 0);
     });
 }

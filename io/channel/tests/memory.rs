@@ -59,10 +59,10 @@ fn expect_success(mut other: other_process::Other) {
 }
 
 fn wait_for_the_end(other: &mut other_process::Other) -> Option<ExitStatus> {
-    const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+    const TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
     let process = sys::process::pidfd_open(other.child.id()).unwrap();
     let mut polled = [PollFd::new(&process, PollFlags::IN)];
-    if rustix::event::poll(&mut polled, Some(&PATIENCE)).unwrap() == 0 {
+    if rustix::event::poll(&mut polled, Some(&TIMEOUT)).unwrap() == 0 {
         other.child.kill().unwrap();
         other.child.wait().unwrap();
         return None;

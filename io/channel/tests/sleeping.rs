@@ -11,10 +11,10 @@ use sys::region::Region;
 use wire::ring as layout;
 
 /// Long enough for a machine under load; what is tested is that none of it is needed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn deadline() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 fn config(ring_bytes: u32) -> Config {
@@ -133,7 +133,7 @@ fn meddling_with_a_sleepers_word_wins_no_time() {
             assert!(matches!(received, Err(ReceiveError::TimedOut)), "{received:?}");
             let sent = sender.send(&[0; 100], Some(at + Duration::from_millis(10)));
             assert!(matches!(sent, Err(SendError::TimedOut)), "{sent:?}");
-            assert!(Instant::now() < at + PATIENCE);
+            assert!(Instant::now() < at + TIMEOUT);
         }
         done.store(true, Ordering::Relaxed);
     });
@@ -169,7 +169,7 @@ fn an_end_that_moves_is_noticed() {
         for round in 0..6 {
             let apart = round % 2 == 0;
             place.store(if apart { there } else { here }, Ordering::Relaxed);
-            let patience = Instant::now() + PATIENCE;
+            let patience = Instant::now() + TIMEOUT;
             let mut rounds = 0;
             while receiver.is_peer_apart() != apart || rounds < 100 {
                 sender.send(&number.to_le_bytes(), deadline()).unwrap();

@@ -22,7 +22,7 @@ const SECONDS_VARIABLE: &str = "TOMBOLO_STRESS_SECONDS";
 /// A run of fewer messages than this in one direction has shown nothing.
 const MESSAGES_MIN: u64 = 2000;
 /// For what should happen at once; long enough for a machine under load.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// A wait of this kind often ends in vain, which is then part of the test.
 const SHORT_WAIT_US: usize = 200;
 /// Messages between two pauses, and between two moves to another processor, on average.
@@ -41,7 +41,7 @@ const BATCH_BYTES: usize = 20_000;
 const HABIT_MESSAGES: usize = 400;
 
 fn deadline() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 fn short(random: &mut Random) -> Option<Instant> {
@@ -98,8 +98,8 @@ impl Moods {
 
 fn sleep_on(watched: Descriptors<'_>) {
     let since = Instant::now();
-    sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(PATIENCE.as_nanos() as u64)).unwrap();
-    assert!(since.elapsed() < PATIENCE, "nobody rang");
+    sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(TIMEOUT.as_nanos() as u64)).unwrap();
+    assert!(since.elapsed() < TIMEOUT, "nobody rang");
 }
 
 /// Tries `once` until it is done; `wait` is for when it is not.
@@ -108,7 +108,7 @@ fn until_done<S, T>(
     mut once: impl FnMut(&mut S) -> Option<T>,
     mut wait: impl FnMut(&mut S),
 ) -> T {
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + TIMEOUT;
     loop {
         if let Some(done) = once(state) {
             return done;

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use channel::{Config, End, ReceiveError, SendError, pair};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 20;
 
 fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("it hangs") })
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, work).await.expect("it hangs") })
 }
 
 /// Another process with the other end, which does what `role` says until it is killed.
@@ -37,7 +37,7 @@ fn child() {
     };
     let Some(descriptors) = other_process::receive(End::DESCRIPTORS) else { return };
     let (mut sender, mut receiver) = End::from_descriptors(descriptors).unwrap().open().unwrap();
-    let patience = Some(Instant::now() + PATIENCE);
+    let patience = Some(Instant::now() + TIMEOUT);
     match role.as_str() {
         "flood" => {
             let mut number = 0_u64;

@@ -10,11 +10,11 @@ use channel::{Config, End, ReceiveError, SendError, pair};
 use channel_tokio::{AsyncReceiver, AsyncSender};
 
 /// Long enough for a machine under load; what is tested is that none of it is needed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("it hangs") })
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, work).await.expect("it hangs") })
 }
 
 fn ends() -> (End, End) {
@@ -27,7 +27,7 @@ fn open() -> ((AsyncSender, AsyncReceiver), (AsyncSender, AsyncReceiver)) {
 }
 
 fn soon() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 #[test]

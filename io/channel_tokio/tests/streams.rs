@@ -9,11 +9,11 @@ use std::time::Duration;
 use channel::{Config, End, Mode, OpenError, pair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("it hangs") })
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, work).await.expect("it hangs") })
 }
 
 fn ends() -> (End, End) {

@@ -11,7 +11,7 @@ use crate::cgroup::Cgroups;
 use crate::drop_privileges::drop_privileges;
 use crate::error::{Context, Error, Result, chain};
 use crate::exec::{CODE_LIMIT, Request, code, die_with_the_caller, failure_code, room, took_longer};
-use crate::exec_start::{Outcome, START_PATIENCE, has_started, not_started, pass_on, supervise};
+use crate::exec_start::{Outcome, START_TIMEOUT, has_started, not_started, pass_on, supervise};
 use crate::incarnation::Incarnation;
 use crate::layout::DomainPaths;
 use crate::monitor::payload::runtime_log;
@@ -140,7 +140,7 @@ fn between_terminals(
     started: &Path,
 ) -> Result<Outcome> {
     let begun = Instant::now();
-    let mut start_over = Some(begun + START_PATIENCE);
+    let mut start_over = Some(begun + START_TIMEOUT);
     let mut input_open = true;
     let mut ended = None;
     loop {

@@ -19,13 +19,13 @@ use sys::signals::{SignalDescriptor, unblock_in_child};
 
 /// How long a start may take. It takes some 50 ms, and a second or two on a machine that is
 /// overloaded.
-pub(crate) const START_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a start may take once the caller has asked for the end: the signal may have come while
 /// the command began, which then has it.
-const SIGNAL_PATIENCE: Duration = Duration::from_secs(2);
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the end of what was killed is awaited. The kernel ends it without us, too, but not
 /// before the domain lets it.
-const KILL_PATIENCE: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a command in a container has ended.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) fn supervise(mut command: Command, started: &Path, limit: Option<Dura
     let mut child =
         unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
     drop(command);
-    let mut start_over = Some(begun + START_PATIENCE);
+    let mut start_over = Some(begun + START_TIMEOUT);
     loop {
         let end = [start_over, limit.map(|limit| begun + limit)].into_iter().flatten().min();
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -62,7 +62,7 @@ pub(crate) fn supervise(mut command: Command, started: &Path, limit: Option<Dura
                 continue;
             }
             pass_on(&child, signal);
-            start_over = start_over.map(|end| end.min(Instant::now() + SIGNAL_PATIENCE));
+            start_over = start_over.map(|end| end.min(Instant::now() + SIGNAL_TIMEOUT));
         }
         if let Some(status) = child.try_wait().doing("wait for the command")? {
             return Ok(Outcome::Ended(status));
@@ -87,7 +87,7 @@ pub(crate) fn has_started(file: &Path) -> bool {
 
 /// Kills the runtime and what it has begun, and waits for their end for a bounded time.
 fn end_all(child: &mut Child, signals: &SignalDescriptor) -> Result<()> {
-    let over = Instant::now() + KILL_PATIENCE;
+    let over = Instant::now() + KILL_TIMEOUT;
     child.kill().doing("kill the runtime")?;
     loop {
         while signals.take().doing("take signals")?.is_some() {}

@@ -36,7 +36,7 @@ const COPIES_PER_LOOK: u64 = 64;
 const ATTEMPTS_FREE: u32 = 3;
 /// How long it is asked for a grant whose node can't be reached, or does not answer: as long as a
 /// link that is cut is waited for.
-const UNREACHED: Duration = Duration::from_millis(wire::proxy::PATIENCE_MS);
+const UNREACHED: Duration = Duration::from_millis(wire::proxy::TIMEOUT_MS);
 
 /// Why a copy was not made in time.
 pub(crate) const MOVING: &str = "its owner is moving the buffer";

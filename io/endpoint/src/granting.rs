@@ -14,7 +14,7 @@ use wire::ipc::Address;
 use crate::buffer::{Buffer, Given, Store};
 use crate::failed::Trouble;
 use crate::grants::GrantId;
-use crate::member::{ANSWER_PATIENCE, Answer, Member, on_wire};
+use crate::member::{ANSWER_TIMEOUT, Answer, Member, on_wire};
 use crate::{Endpoint, Failed};
 
 /// Grants that a buffer may have at a time.
@@ -192,7 +192,7 @@ impl Endpoint {
     ) -> Result<Said, Trouble> {
         self.check_here()?;
         self.show_held();
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut ticket = None;
         loop {
             self.take_in()?;

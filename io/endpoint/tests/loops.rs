@@ -11,12 +11,12 @@ use endpoint::{
     Content, Endpoint, Failed, From, Receive, ReceiveError, Received, Request, RequestError, Send, SendError,
     Step,
 };
-use pairs::{PATIENCE, address, joined, past, soon, two};
+use pairs::{TIMEOUT, address, joined, past, soon, two};
 use rustix::event::{PollFd, PollFlags};
 
 /// Sleeps until the endpoint's descriptor is readable, or until then.
 fn sleep(endpoint: &Endpoint, until: Option<Instant>) {
-    let until = until.unwrap_or_else(|| Instant::now() + PATIENCE);
+    let until = until.unwrap_or_else(|| Instant::now() + TIMEOUT);
     let left = session::timespec(until.saturating_duration_since(Instant::now()));
     let descriptor = endpoint.descriptor();
     let mut polled = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
@@ -32,7 +32,7 @@ fn drive<T, E: std::fmt::Debug>(
     endpoint: &mut Endpoint,
     mut step: impl FnMut(&mut Endpoint, bool) -> Result<Step<T>, Failed<E>>,
 ) -> (Result<T, Failed<E>>, u32) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut sleeps = 0;
     loop {
         match step(endpoint, Instant::now() >= deadline) {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use endpoint::{Content, Failed, From, NoPeer, ReceiveError, RequestError, SendError};
-use stage::{ONE, OTHER, PATIENCE, asked, pair, run, soon, trio};
+use stage::{ONE, OTHER, TIMEOUT, asked, pair, run, soon, trio};
 
 #[test]
 fn tasks_of_one_thread_ask_each_other() {
@@ -233,7 +233,7 @@ fn an_endpoint_goes_back_to_those_who_block() {
         one.send_buffered(OTHER, 1, b"x", soon()).await.unwrap();
         assert_eq!(one.get_ref().address(), ONE);
         let mut other = other.into_inner();
-        let received = other.receive(&From::Any, &mut payload, Some(Instant::now() + PATIENCE)).unwrap();
+        let received = other.receive(&From::Any, &mut payload, Some(Instant::now() + TIMEOUT)).unwrap();
         assert_eq!((received.source, &payload[..]), (ONE, &b"x"[..]));
     });
 }

@@ -22,14 +22,14 @@ use crate::plan::{Plan, Vtm};
 
 /// Shortest and longest quota and period that the kernel takes, in us.
 const SHORTEST_US: u64 = 1_000;
-const LONGEST_PERIOD_US: u64 = 1_000_000;
+const MAX_PERIOD_US: u64 = 1_000_000;
 /// Greatest weight of version 1, and of version 2.
-const MOST_SHARES: u64 = 262_144;
-const MOST_WEIGHT: u64 = 10_000;
+const MAX_SHARES: u64 = 262_144;
+const MAX_WEIGHT: u64 = 10_000;
 /// How often a value that somebody else changed is set again before we say that it can't be kept.
-const MOST_RESTORED: u32 = 3;
+const MAX_RESTORED: u32 = 3;
 /// Most notes that are kept of each.
-const MOST_NOTES: usize = 8;
+const MAX_NOTES: usize = 8;
 
 /// The setting of one virtual task machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,15 +46,15 @@ impl Setting {
         // The kernel takes no shorter quota than a millisecond, and no longer period than a second:
         // several periods are kept as one, or a part of one.
         let (mut budget_ns, mut period_ns) = (vtm.budget_ns, vtm.period_ns);
-        while budget_ns < SHORTEST_US * 1_000 && period_ns * 2 <= LONGEST_PERIOD_US * 1_000 {
+        while budget_ns < SHORTEST_US * 1_000 && period_ns * 2 <= MAX_PERIOD_US * 1_000 {
             (budget_ns, period_ns) = (budget_ns * 2, period_ns * 2);
         }
-        while period_ns > LONGEST_PERIOD_US * 1_000 {
+        while period_ns > MAX_PERIOD_US * 1_000 {
             (budget_ns, period_ns) = (budget_ns.div_ceil(2), period_ns.div_ceil(2));
         }
         let period_us = (period_ns / 1_000).max(SHORTEST_US);
         let quota_us = (budget_ns / 1_000).max(SHORTEST_US);
-        let most = if version == Version::One { MOST_SHARES } else { MOST_WEIGHT };
+        let most = if version == Version::One { MAX_SHARES } else { MAX_WEIGHT };
         let part = u128::from(most) * u128::from(vtm.budget_ns) / u128::from(vtm.period_ns.max(1));
         let held = vtm.outside.is_held();
         Self {
@@ -287,7 +287,7 @@ impl Bandwidth {
     /// Raises those above, which were written down before.
     fn raise(&self, dir: &Path, version: Version) -> Result<()> {
         let [_, _, _, name] = Files::names(version);
-        let most = if version == Version::One { MOST_SHARES } else { MOST_WEIGHT };
+        let most = if version == Version::One { MAX_SHARES } else { MAX_WEIGHT };
         self.above(dir).iter().try_for_each(|path| hierarchy::write(&path.join(name), &most.to_string()))
     }
 
@@ -467,12 +467,12 @@ impl Enforcer for Bandwidth {
         for (id, kept) in &mut self.kept {
             kept.census.take(&kept.site.processes_up_to(place::MAX_LOOKED));
             let Some(what) = kept.files.stranger() else { continue };
-            let Some(to) = kept.files.now.filter(|_| kept.files.restored < MOST_RESTORED) else { continue };
+            let Some(to) = kept.files.now.filter(|_| kept.files.restored < MAX_RESTORED) else { continue };
             kept.files.restored += 1;
             let said =
-                if kept.files.restored < MOST_RESTORED { "set back" } else { "set back for the last time" };
+                if kept.files.restored < MAX_RESTORED { "set back" } else { "set back for the last time" };
             kept.notes.push(format!("somebody else set {what}; {said}"));
-            if kept.notes.len() > MOST_NOTES {
+            if kept.notes.len() > MAX_NOTES {
                 kept.notes.remove(0);
             }
             tracing::warn!(vtm = id, what, "somebody else sets what is ours");

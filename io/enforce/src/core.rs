@@ -13,7 +13,7 @@ use crate::plan::Vtm;
 
 /// Most steps of a recording: half a minute of slots of a millisecond. What comes after is not
 /// written down.
-pub const MOST_RECORDED: usize = 32_768;
+pub const MAX_RECORDED: usize = 32_768;
 
 /// The new state of one processor.
 #[derive(Debug, Clone)]
@@ -237,7 +237,7 @@ impl Core {
     pub fn decide(&mut self, now_ns: u64) -> Decision {
         let decision = self.dispatcher.decide(now_ns);
         if let Some(recording) = &mut self.recording {
-            if recording.steps.len() < MOST_RECORDED {
+            if recording.steps.len() < MAX_RECORDED {
                 let inputs = std::mem::take(&mut self.told);
                 recording.steps.push(Step { at_ns: now_ns, inputs, decision });
             } else {

@@ -26,7 +26,7 @@ use crate::plan::{Plan, Vtm};
 /// it is given back, on a slow machine, and then nothing is had for a whole period.
 const TRIED_RUNTIME_NS: u64 = 20_000_000;
 /// Most notes that are kept of each.
-const MOST_NOTES: usize = 8;
+const MAX_NOTES: usize = 8;
 
 #[derive(Debug)]
 struct Kept {
@@ -504,7 +504,7 @@ impl Enforcer for Deadline {
                 .collect();
             if !taken.is_empty() {
                 kept.notes.push("somebody else took a thread out of its class; set back".to_owned());
-                if kept.notes.len() > MOST_NOTES {
+                if kept.notes.len() > MAX_NOTES {
                     kept.notes.remove(0);
                 }
                 kept.set.retain(|thread, _| !taken.contains(thread));
@@ -512,7 +512,7 @@ impl Enforcer for Deadline {
             kept.look(self.hierarchies.cpu.as_ref());
             if let Err(error) = divide(kept, vtm, &self.everywhere, false) {
                 kept.notes.push(error.to_string());
-                if kept.notes.len() > MOST_NOTES {
+                if kept.notes.len() > MAX_NOTES {
                     kept.notes.remove(0);
                 }
             }

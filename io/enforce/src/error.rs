@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use reserve::TableError;
 use reserve::dispatch::DispatchError;
 
-use crate::plan::{LONGEST_CGROUP, LONGEST_ID, MOST_PIDS, MOST_VTMS};
+use crate::plan::{MAX_CGROUP, MAX_ID, MAX_PIDS, MAX_VTMS};
 
 /// The fault of a plan, wherever it is to be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Its name can't be one.
-    #[error("`{0}` is no name of a virtual task machine; give 1 to {LONGEST_ID} bytes on one line")]
+    #[error("`{0}` is no name of a virtual task machine; give 1 to {MAX_ID} bytes on one line")]
     Name(String),
     /// Twice the same.
     #[error("virtual task machine `{0}` is in the plan twice")]
@@ -58,7 +58,7 @@ pub enum PlanError {
     },
     /// No path of a cgroup.
     #[error(
-        "virtual task machine `{id}`: `{path}` is no path of a cgroup; give names with `/` between, without `..`, of {LONGEST_CGROUP} bytes at most"
+        "virtual task machine `{id}`: `{path}` is no path of a cgroup; give names with `/` between, without `..`, of {MAX_CGROUP} bytes at most"
     )]
     Cgroup {
         /// The task machine's name.
@@ -76,7 +76,7 @@ pub enum PlanError {
     },
     /// Too many by name.
     #[error(
-        "virtual task machine `{id}` names {count} processes, and {MOST_PIDS} are the most; put them into a cgroup and name that"
+        "virtual task machine `{id}` names {count} processes, and {MAX_PIDS} are the most; put them into a cgroup and name that"
     )]
     TooManyPids {
         /// The task machine's name.
@@ -93,7 +93,7 @@ pub enum PlanError {
         what: String,
     },
     /// Too many.
-    #[error("{0} virtual task machines are more than {MOST_VTMS}, the most of one plan")]
+    #[error("{0} virtual task machines are more than {MAX_VTMS}, the most of one plan")]
     TooMany(usize),
 }
 

@@ -14,11 +14,11 @@ const MAX_DEPTH: usize = 16;
 /// removes parents that look empty.
 const MAX_ATTEMPTS: u32 = 1000;
 /// Most bytes of a cgroup's list of processes: some 500,000 numbers.
-const MOST_LIST_BYTES: u64 = 4 << 20;
+const MAX_LIST_BYTES: u64 = 4 << 20;
 /// The bytes of a process's number and the end of its line, at most.
-const LONGEST_NUMBER: u64 = 11;
+const MAX_NUMBER: u64 = 11;
 /// Cgroups that are looked into where not all processes are wanted.
-const MOST_GROUPS: usize = 256;
+const MAX_GROUPS: usize = 256;
 
 /// The kernel's two interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,7 +233,7 @@ pub fn processes(dir: &Path) -> Vec<u32> {
 /// starts.
 #[must_use]
 pub fn processes_up_to(dir: &Path, most: usize) -> Vec<u32> {
-    let mut some = Search { found: Vec::new(), most, groups: MOST_GROUPS };
+    let mut some = Search { found: Vec::new(), most, groups: MAX_GROUPS };
     some.collect(dir, MAX_DEPTH);
     some.sorted()
 }
@@ -252,8 +252,7 @@ impl Search {
             return;
         }
         self.groups -= 1;
-        let bytes =
-            u64::try_from(left).unwrap_or(u64::MAX).saturating_mul(LONGEST_NUMBER).min(MOST_LIST_BYTES);
+        let bytes = u64::try_from(left).unwrap_or(u64::MAX).saturating_mul(MAX_NUMBER).min(MAX_LIST_BYTES);
         let mut text = String::new();
         if let Ok(file) = fs::File::open(dir.join("cgroup.procs"))
             && file.take(bytes).read_to_string(&mut text).is_ok()

@@ -16,14 +16,14 @@ use crate::plan::Order;
 
 /// Most jobs of one virtual task machine that have a budget of their own: as many as there are
 /// priorities between the threads that rule and the jobs that nothing is promised to.
-pub const MOST_RANKED: usize = 16;
+pub const MAX_RANKED: usize = 16;
 /// Longest pattern that a job is found by.
-pub const LONGEST_PATTERN: usize = 255;
+pub const MAX_PATTERN: usize = 255;
 /// Turn of a job inside a virtual task machine where none is given, in ns: some turns fit into the
 /// slots of a person's patience (100 ms).
 pub const TURN_NS: u64 = 5_000_000;
 /// Longest command line that is looked at.
-const LONGEST_LINE: u64 = 4096;
+const MAX_LINE: u64 = 4096;
 
 /// The order of the jobs of a virtual task machine in its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,15 +139,15 @@ impl Jobs {
         match self {
             Self::RoundRobin { turn_ns: 0 } => return Err(PlanError::Turn(id.to_owned())),
             Self::RoundRobin { .. } => return Ok(()),
-            Self::By { jobs, .. } if jobs.is_empty() || jobs.len() > MOST_RANKED => {
-                return Err(wrong(format!("{} jobs are ordered; give 1 to {MOST_RANKED}", jobs.len())));
+            Self::By { jobs, .. } if jobs.is_empty() || jobs.len() > MAX_RANKED => {
+                return Err(wrong(format!("{} jobs are ordered; give 1 to {MAX_RANKED}", jobs.len())));
             }
             Self::By { jobs, .. } => {
                 for (place, job) in jobs.iter().enumerate() {
                     let (Who::Process(pattern) | Who::Thread(pattern)) = &job.who;
-                    if pattern.is_empty() || pattern.len() > LONGEST_PATTERN {
+                    if pattern.is_empty() || pattern.len() > MAX_PATTERN {
                         let words =
-                            format!("the pattern of job `{}` has not 1 to {LONGEST_PATTERN} bytes", job.name);
+                            format!("the pattern of job `{}` has not 1 to {MAX_PATTERN} bytes", job.name);
                         return Err(wrong(words));
                     }
                     if jobs.iter().take(place).any(|other| other.name == job.name) {
@@ -323,7 +323,7 @@ fn process_names(pid: u32) -> Vec<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let mut line = Vec::new();
     if let Ok(file) = fs::File::open(format!("/proc/{pid}/cmdline"))
-        && file.take(LONGEST_LINE).read_to_end(&mut line).is_err()
+        && file.take(MAX_LINE).read_to_end(&mut line).is_err()
     {
         // It has ended: whoever has no name is no job.
         line.clear();

@@ -19,9 +19,9 @@ use crate::members;
 
 /// Version of the file's layout.
 const LAYOUT: u32 = 1;
-/// Longest ledger that is read: more debts than [`crate::MOST_VTMS`] machines with
-/// [`crate::MOST_PIDS`] processes can have is a broken file.
-const MOST_BYTES: u64 = 256 << 20;
+/// Longest ledger that is read: more debts than [`crate::MAX_VTMS`] machines with
+/// [`crate::MAX_PIDS`] processes can have is a broken file.
+const MAX_BYTES: u64 = 256 << 20;
 /// The file's name in its folder.
 const NAME: &str = "owed.json";
 /// How often processes are looked for that came while others were given back.
@@ -211,7 +211,7 @@ pub fn pay_from(folder: &Path) -> Result<usize> {
 fn load(path: &Path) -> Result<Vec<Debt>> {
     let mut text = Vec::new();
     match fs::File::open(path) {
-        Ok(file) => file.take(MOST_BYTES).read_to_end(&mut text).at("read", path)?,
+        Ok(file) => file.take(MAX_BYTES).read_to_end(&mut text).at("read", path)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error).at("open", path),
     };

@@ -34,13 +34,13 @@ pub use boost::Boost;
 pub use deadline::Deadline;
 pub use enforcer::{Ability, Committed, Effect, Enforcer, JobReport, Kind, Prepared, Report, VtmReport};
 pub use error::{EnforceError, PlanError, Result};
-pub use jobs::{Job, Jobs, LONGEST_PATTERN, MOST_RANKED, TURN_NS, Who, is_like};
+pub use jobs::{Job, Jobs, MAX_PATTERN, MAX_RANKED, TURN_NS, Who, is_like};
 pub use place::{Config, Site};
-pub use plan::{LONGEST_CGROUP, LONGEST_ID, MOST_PIDS, MOST_VTMS, Members, Order, Outside, Plan, Vtm};
+pub use plan::{MAX_CGROUP, MAX_ID, MAX_PIDS, MAX_VTMS, Members, Order, Outside, Plan, Vtm};
 pub use remote::{Client, DISPATCHER_ROLE, GUARDIAN_ROLE, Launch, role_main};
 pub use room::deadline_room;
 pub use simulator::Simulator;
-pub use table::{MOST_PPM, Table, means, means_of};
+pub use table::{MAX_PPM, Table, means, means_of};
 
 /// From when a slot counts as late, in ns: well over what a real-time thread takes to wake on a
 /// virtual machine, and a twentieth of the shortest slots that make sense.

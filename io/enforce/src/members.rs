@@ -7,7 +7,7 @@ use std::fs;
 /// every look, and looks are nobody's budget; those beyond are ordinary threads.
 pub const MAX_THREADS: usize = 1_024;
 /// Most descendants of a process that are followed.
-const MOST_DESCENDANTS: usize = reserve::dispatch::MOST_JOBS;
+const MAX_DESCENDANTS: usize = reserve::dispatch::MAX_JOBS;
 /// Most threads whose children are looked for at once: each is a file to be read.
 const MAX_PARENT_THREADS: usize = 4 * MAX_THREADS;
 
@@ -61,7 +61,7 @@ pub fn descendants(pid: u32) -> Vec<u32> {
             let path = format!("/proc/{parent}/task/{thread}/children");
             let text = fs::read_to_string(path).unwrap_or_default();
             for child in text.split_whitespace().filter_map(|word| word.parse::<u32>().ok()) {
-                if found.len() < MOST_DESCENDANTS && found.insert(child) {
+                if found.len() < MAX_DESCENDANTS && found.insert(child) {
                     next.push(child);
                 }
             }
@@ -99,7 +99,7 @@ impl Census {
         let mut left = MAX_THREADS;
         (self.is_full, self.starts) = (false, BTreeMap::new());
         for &pid in processes {
-            if jobs.len() >= reserve::dispatch::MOST_JOBS {
+            if jobs.len() >= reserve::dispatch::MAX_JOBS {
                 self.is_full = true;
                 break;
             }

@@ -12,7 +12,7 @@ use crate::plan::{Plan, Vtm};
 
 /// How often a process is seen on its way before it is taken as it is: some seconds of scans, far
 /// more than a container runtime takes.
-const MOST_SEEN: u32 = 100;
+const MAX_SEEN: u32 = 100;
 /// How often descendants are looked for that were started while others were moved.
 const ROUNDS: usize = 4;
 /// Most processes of one virtual task machine that are looked at: one more than could have a thread
@@ -70,7 +70,7 @@ impl Arrivals {
             }
             let seen = self.seen.entry(*pid).or_default();
             *seen += 1;
-            *seen > MOST_SEEN
+            *seen > MAX_SEEN
         };
         all.into_iter().filter(|pid| has_arrived(pid)).collect()
     }

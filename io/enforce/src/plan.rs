@@ -3,20 +3,20 @@
 
 use std::collections::BTreeSet;
 
-use reserve::{Costs, MOST_PROCESSORS, MOST_TASKS, Policy, Rule, Task};
+use reserve::{Costs, MAX_PROCESSORS, MAX_TASKS, Policy, Rule, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::error::PlanError;
 use crate::jobs::Jobs;
 
 /// Most virtual task machines of one plan: as many as one processor's analysis takes.
-pub const MOST_VTMS: usize = MOST_TASKS;
+pub const MAX_VTMS: usize = MAX_TASKS;
 /// Longest name of a virtual task machine: `DC/DOMAIN` with the longest of both, and some.
-pub const LONGEST_ID: usize = 200;
+pub const MAX_ID: usize = 200;
 /// Longest path of a cgroup: that of a kernel path.
-pub const LONGEST_CGROUP: usize = 4096;
+pub const MAX_CGROUP: usize = 4096;
 /// Most processes that one virtual task machine names; more belong into a cgroup.
-pub const MOST_PIDS: usize = 4096;
+pub const MAX_PIDS: usize = 4096;
 
 /// The plan of this node, as a whole: a domain that is not in it has nothing promised.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -169,11 +169,11 @@ impl Vtm {
 
     fn check(&self) -> Result<(), PlanError> {
         let id = || self.id.clone();
-        if self.id.is_empty() || self.id.len() > LONGEST_ID || self.id.contains(['\0', '\n']) {
-            return Err(PlanError::Name(self.id.chars().take(LONGEST_ID).collect()));
+        if self.id.is_empty() || self.id.len() > MAX_ID || self.id.contains(['\0', '\n']) {
+            return Err(PlanError::Name(self.id.chars().take(MAX_ID).collect()));
         }
         self.task()?;
-        if self.processor >= MOST_PROCESSORS {
+        if self.processor >= MAX_PROCESSORS {
             return Err(PlanError::Processor { id: id(), processor: self.processor });
         }
         self.inside.check(&self.id)?;
@@ -200,11 +200,11 @@ impl Members {
     fn check(&self, id: &str) -> Result<(), PlanError> {
         if let Some(path) = &self.cgroup {
             let strange = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
-            if path.len() > LONGEST_CGROUP || path.split('/').any(strange) {
+            if path.len() > MAX_CGROUP || path.split('/').any(strange) {
                 return Err(PlanError::Cgroup { id: id.to_owned(), path: path.clone() });
             }
         }
-        if self.pids.len() > MOST_PIDS {
+        if self.pids.len() > MAX_PIDS {
             return Err(PlanError::TooManyPids { id: id.to_owned(), count: self.pids.len() });
         }
         match self.pids.iter().find(|&&pid| pid <= 1 || i32::try_from(pid).is_err()) {
@@ -227,7 +227,7 @@ impl Plan {
     /// # Errors
     /// The first that is wrong.
     pub fn check(&self) -> Result<(), PlanError> {
-        if self.vtms.len() > MOST_VTMS {
+        if self.vtms.len() > MAX_VTMS {
             return Err(PlanError::TooMany(self.vtms.len()));
         }
         let (mut names, mut cgroups, mut pids) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());

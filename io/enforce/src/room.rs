@@ -11,7 +11,7 @@ use crate::members;
 
 /// Most of each processor that promises may have, in millionths: the kernel's bound is 95 % as it
 /// is shipped, of which its server of ordinary threads has 5 where it has one.
-const MOST_PPM: u64 = 900_000;
+const MAX_PPM: u64 = 900_000;
 /// The share of each processor that stays with ordinary threads, in millionths: the kernel's own
 /// server has it, or we leave it.
 const KEPT_PPM: u64 = 50_000;
@@ -59,9 +59,9 @@ fn bound_ppm(runtime_us: Option<i64>, period_us: Option<i64>) -> u64 {
     match bound.filter(|(_, period)| *period > 0) {
         Some((runtime, period)) => {
             let ppm = u128::from(runtime) * 1_000_000 / u128::from(period);
-            u64::try_from(ppm).unwrap_or(MOST_PPM).saturating_sub(KEPT_PPM).min(MOST_PPM)
+            u64::try_from(ppm).unwrap_or(MAX_PPM).saturating_sub(KEPT_PPM).min(MAX_PPM)
         }
-        None => MOST_PPM,
+        None => MAX_PPM,
     }
 }
 

@@ -12,7 +12,7 @@ use sys::schedule::Class;
 
 const MS: u64 = 1_000_000;
 /// How long a death may go unnoticed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -53,9 +53,9 @@ impl Drop for Hog {
 }
 
 fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !is() {
-        assert!(Instant::now() < end, "{what}: not after {PATIENCE:?}");
+        assert!(Instant::now() < end, "{what}: not after {TIMEOUT:?}");
         std::thread::yield_now();
     }
 }
@@ -175,7 +175,7 @@ fn a_table_dies_in_the_middle_of_changes_and_nobody_is_held() {
                 std::thread::sleep(moment);
                 kill_and_wait(dispatcher);
             });
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             let mut changes = 0;
             let mut change = |plan: &Plan| {
                 let prepared = client.prepare(plan)?;
@@ -242,7 +242,7 @@ fn whoever_asked_may_go_and_come_back_and_a_guardian_is_replaced() {
     let Some(mut client) = start(&launch) else { return };
     let plan = plan(&[&hog], Outside::Held);
     put(&mut client, &plan);
-    assert!(client.effect(PATIENCE).expect("it is seen").after_ns.is_some());
+    assert!(client.effect(TIMEOUT).expect("it is seen").after_ns.is_some());
     let (pid, guardian) = (client.pid(), client.guardian());
     drop(client);
     // As a daemon that was killed: nothing changes for the jobs.
@@ -323,7 +323,7 @@ fn a_dispatcher_that_was_away_takes_the_table_up_where_it_should_be() {
     let hog = Hog::start();
     let Some(mut client) = start(&launch(folder.path(), Kind::Table)) else { return };
     put(&mut client, &plan(&[&hog], Outside::Held));
-    assert!(client.effect(PATIENCE).expect("it is seen").after_ns.is_some());
+    assert!(client.effect(TIMEOUT).expect("it is seen").after_ns.is_some());
     sys::process::kill(client.pid(), Signal::STOP).expect("it is there");
     // tidy(sleep): that it is away is what is tried
     std::thread::sleep(Duration::from_millis(1_300));

@@ -10,7 +10,7 @@ use sys::schedule::Class;
 
 const MS: u64 = 1_000_000;
 /// How long what should come is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A program that always wants to run, ends with us, and after 10 s of processor time.
 struct Hog(Child);
@@ -41,9 +41,9 @@ impl Drop for Hog {
 }
 
 fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !is() {
-        assert!(Instant::now() < end, "{what}: not after {PATIENCE:?}");
+        assert!(Instant::now() < end, "{what}: not after {TIMEOUT:?}");
         std::thread::yield_now();
     }
 }

@@ -12,8 +12,8 @@ pub(crate) const WINDOW_BYTES: usize = 256 * 1024;
 /// together.
 pub(crate) const STREAMS_MAX: usize = 128;
 /// The cost of the longest record.
-const LONGEST_BYTES: usize = MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES;
-const _: () = assert!(WINDOW_BYTES / 2 >= LONGEST_BYTES);
+const MAX_BYTES: usize = MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES;
+const _: () = assert!(WINDOW_BYTES / 2 >= MAX_BYTES);
 
 /// A record, and the state of the session after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Stream {
     /// Bytes of records that may be held and be on their way.
     fn window(&self) -> usize {
         let said = self.terms.map(|terms| terms.window as usize);
-        said.map_or(WINDOW_BYTES, |window| window.clamp(LONGEST_BYTES, WINDOW_BYTES))
+        said.map_or(WINDOW_BYTES, |window| window.clamp(MAX_BYTES, WINDOW_BYTES))
     }
 
     fn is_on_demand(&self) -> bool {
@@ -106,7 +106,7 @@ impl Stream {
             self.records.is_empty() && std::mem::take(&mut self.wanted)
         } else {
             // A narrow window has to let the longest record in when it is empty.
-            free >= self.window() / 2 || self.held == 0 && self.credit < LONGEST_BYTES
+            free >= self.window() / 2 || self.held == 0 && self.credit < MAX_BYTES
         };
         if !is_due || self.ended.is_some() || free == 0 && !self.is_on_demand() {
             return None;
@@ -224,7 +224,7 @@ mod tests {
         let mut stream = Stream { terms: Some(terms), ..Stream::default() };
         assert_eq!((stream.begin(), stream.more()), (0, None));
         stream.want();
-        assert_eq!(stream.more(), Some(LONGEST_BYTES as u32));
+        assert_eq!(stream.more(), Some(MAX_BYTES as u32));
         assert_eq!(stream.more(), None, "one at a time");
         assert!(stream.came(b"new", b"1"));
         stream.want();
@@ -233,14 +233,14 @@ mod tests {
         assert_eq!(stream.more(), Some(3 + RECORD_OVERHEAD_BYTES as u32));
         stream.interrupted(true, 104);
         stream.want();
-        assert_eq!(stream.begin() as usize, LONGEST_BYTES, "who still waits asks the next backend");
+        assert_eq!(stream.begin() as usize, MAX_BYTES, "who still waits asks the next backend");
     }
 
     #[test]
     fn a_narrow_window_lets_the_longest_record_in() {
-        let terms = Terms { window: LONGEST_BYTES as u32, writes_wait: false };
+        let terms = Terms { window: MAX_BYTES as u32, writes_wait: false };
         let mut stream = Stream { terms: Some(terms), ..Stream::default() };
-        assert_eq!(stream.begin() as usize, LONGEST_BYTES);
+        assert_eq!(stream.begin() as usize, MAX_BYTES);
         assert!(stream.came(b"short", b""));
         assert!(stream.read(9).is_some());
         assert!(stream.more().is_some());

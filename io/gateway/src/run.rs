@@ -16,7 +16,7 @@ use wire::events::EVENT_BYTES_MAX;
 
 /// How long to wait before the first attempt to connect again, and before later ones.
 const AGAIN_FIRST: Duration = Duration::from_millis(100);
-const AGAIN_MOST: Duration = Duration::from_secs(5);
+const AGAIN_MAX: Duration = Duration::from_secs(5);
 /// Errno of an event that is longer than its channel takes.
 const EMSGSIZE: i32 = 90;
 
@@ -291,7 +291,7 @@ impl Link {
                     };
                     self.outbox.end();
                     // Who takes a connection and ends it at once is not asked ever more often.
-                    if since.elapsed() > AGAIN_MOST {
+                    if since.elapsed() > AGAIN_MAX {
                         pause = AGAIN_FIRST;
                     }
                     told.clear();
@@ -306,7 +306,7 @@ impl Link {
             }
             // tidy(sleep): nothing tells when the other side is there again.
             thread::sleep(pause);
-            pause = (2 * pause).min(AGAIN_MOST);
+            pause = (2 * pause).min(AGAIN_MAX);
         }
     }
 

@@ -21,9 +21,9 @@ pub(crate) const HEADER_BYTES: usize = 16;
 /// Bytes of one answer (the kernel's own size for those of a dump).
 const ANSWER_BYTES: usize = 32_768;
 /// Most answers of one dump that are read: more classes or filters than a link has.
-const MOST_ANSWERS: usize = 4_096;
+const MAX_ANSWERS: usize = 4_096;
 /// How long the kernel may take to answer: it answers at once.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A socket to the kernel, of the network namespace of the thread that opened it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Netlink {
     pub(crate) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
         Ok(Self(socket))
     }
 
@@ -61,7 +61,7 @@ impl Netlink {
         self.send(&message(kind, NLM_F_REQUEST | NLM_F_DUMP, body))?;
         let mut found = Vec::new();
         let mut answer = vec![0_u8; ANSWER_BYTES];
-        for _ in 0..MOST_ANSWERS {
+        for _ in 0..MAX_ANSWERS {
             let mut rest = self.receive(&mut answer)?;
             while let Some((kind, body, next)) = next_message(rest) {
                 match kind {

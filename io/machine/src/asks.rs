@@ -14,7 +14,7 @@ use wire::guest::{ExecEnd, ExecOptions, exec};
 /// Most askers that have not said yet what they want.
 const MAX_ASKERS: usize = 16;
 /// How long an asker may take to say what he wants, in ms.
-const PATIENCE_MS: u64 = 10_000;
+const TIMEOUT_MS: u64 = 10_000;
 /// Connections that the kernel keeps for us while we look elsewhere.
 const BACKLOG: i32 = 16;
 /// The exit code of `tombolo exec` where nothing could be tried.
@@ -67,7 +67,7 @@ impl Asks {
 
     /// When the first of them has been waited for long enough.
     pub fn deadline(&self) -> Option<u64> {
-        self.askers.iter().map(|(_, since_ms)| since_ms + PATIENCE_MS).min()
+        self.askers.iter().map(|(_, since_ms)| since_ms + TIMEOUT_MS).min()
     }
 
     /// Takes in who has come and what they ask. `space` holds the longest packet.
@@ -90,7 +90,7 @@ impl Asks {
                     asks.extend(understand(socket, said, descriptors));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if now_ms < since_ms + PATIENCE_MS {
+                    if now_ms < since_ms + TIMEOUT_MS {
                         self.askers.push((socket, since_ms));
                     }
                 }
@@ -192,8 +192,8 @@ mod tests {
         let silent: Vec<OwnedFd> =
             (0..MAX_ASKERS).map(|_| connect(&directory.path().join(SOCKET_FILE)).unwrap()).collect();
         assert!(asks.ready(&mut [0; 64], 5).is_empty());
-        assert_eq!((asks.interest().count(), asks.deadline()), (MAX_ASKERS, Some(5 + PATIENCE_MS)));
-        asks.ready(&mut [0; 64], 5 + PATIENCE_MS);
+        assert_eq!((asks.interest().count(), asks.deadline()), (MAX_ASKERS, Some(5 + TIMEOUT_MS)));
+        asks.ready(&mut [0; 64], 5 + TIMEOUT_MS);
         assert_eq!((asks.interest().count(), asks.deadline()), (1, None));
         drop(silent);
     }

@@ -38,14 +38,14 @@ use std::time::Duration;
 /// leader (1 s).
 pub const DEADLINE: Duration = Duration::from_secs(5);
 /// How long one endpoint may take before the next is asked.
-const ENDPOINT_PATIENCE: Duration = Duration::from_millis(1_600);
+const ENDPOINT_TIMEOUT: Duration = Duration::from_millis(1_600);
 /// How long a connection may take to come about.
-const CONNECT_PATIENCE: Duration = Duration::from_millis(1_000);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// How often a connection is asked whether it still is one; etcd refuses clients that ask more
 /// often.
 const PING_EVERY: Duration = Duration::from_secs(6);
 /// How long it may take to say so.
-const PING_PATIENCE: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest answer: a list of all topologies of a large cluster, each of the greatest size.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// Most endpoints.
@@ -136,8 +136,8 @@ impl Reach {
             }
         }
         let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_PATIENCE)
-            .with_keep_alive(PING_EVERY, PING_PATIENCE)
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_keep_alive(PING_EVERY, PING_TIMEOUT)
             .with_require_leader(true);
         if let Some(tls) = &settings.tls {
             let mut of_tls = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.authority_pem));

@@ -6,7 +6,7 @@ use registry::{Change, Embedded, Etcd, EtcdSettings, Expected, Memory, Registry,
 use std::time::Duration;
 use testing::etcd::{EtcdServers, etcd_program};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn check_all<R: Registry>(make: impl Fn() -> R) {
     what_was_put_is_got(&make());
@@ -70,7 +70,7 @@ fn several_keys_are_written_at_once_or_none(registry: &impl Registry) {
     let there: Vec<(String, Vec<u8>)> =
         registry.list("several/").unwrap().into_iter().map(|(key, entry)| (key, entry.value)).collect();
     assert_eq!(there, [(key("a"), b"1".to_vec()), (key("z"), b"2".to_vec())]);
-    let mut heard: Vec<_> = (0..3).map(|_| watch.next(PATIENCE).unwrap().unwrap().key).collect();
+    let mut heard: Vec<_> = (0..3).map(|_| watch.next(TIMEOUT).unwrap().unwrap().key).collect();
     heard.sort();
     assert_eq!(heard, [key("a"), key("gone"), key("z")]);
     // What one of them may not be, none is.
@@ -140,9 +140,9 @@ fn watchers_hear_their_changes_in_order(registry: &impl Registry) {
     let first = registry.put("a/1", b"x", Expected::Anything).unwrap();
     registry.put("a/1", b"refused", Expected::Absent).unwrap_err();
     registry.delete("a/1", Expected::Anything).unwrap();
-    let change = watch.next(PATIENCE).unwrap().unwrap();
+    let change = watch.next(TIMEOUT).unwrap().unwrap();
     assert_eq!(change, Change { key: "a/1".into(), revision: first, value: Some(b"x".to_vec()) });
-    let change = watch.next(PATIENCE).unwrap().unwrap();
+    let change = watch.next(TIMEOUT).unwrap().unwrap();
     assert!(change.value.is_none() && change.revision > first);
     assert_eq!(watch.next(Duration::ZERO), Ok(None));
 }
@@ -156,7 +156,7 @@ fn a_slow_watcher_is_cut_off_and_holds_up_nobody(registry: &impl Registry) {
     // Where the changes come over a network, those that are on their way find room again while this
     // one reads.
     while heard < 1100
-        && let Ok(change) = watch.next(PATIENCE)
+        && let Ok(change) = watch.next(TIMEOUT)
     {
         let value = change.expect("a cut-off watcher must be told so").value.unwrap();
         assert_eq!(value, heard.to_le_bytes(), "none may be missing in between");

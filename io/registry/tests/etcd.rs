@@ -11,7 +11,7 @@ use registry::{
 use std::time::{Duration, Instant};
 use testing::etcd::{EtcdServers, etcd_program, own_address};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest duration of a call, on a machine that has other things to do.
 const CALL: Duration = Duration::from_secs(12);
 
@@ -28,7 +28,7 @@ fn registry(servers: &EtcdServers) -> Etcd {
     let begun = Instant::now();
     // Members that have just started choose a leader first.
     while let Err(error) = etcd.put("first", b"1", Expected::Anything) {
-        assert!(begun.elapsed() < PATIENCE, "{error}");
+        assert!(begun.elapsed() < TIMEOUT, "{error}");
     }
     etcd
 }
@@ -102,7 +102,7 @@ fn of_three_members_one_may_go_and_two_are_missed() {
         servers.kill(member).unwrap();
         let begun = Instant::now();
         while let Err(error) = etcd.put("w/x", &[member as u8], Expected::Anything) {
-            assert!(begun.elapsed() < PATIENCE, "{error}");
+            assert!(begun.elapsed() < TIMEOUT, "{error}");
         }
         assert_eq!(etcd.get("w/x").unwrap().unwrap().value, [member as u8]);
         servers.restart(member).unwrap();
@@ -110,7 +110,7 @@ fn of_three_members_one_may_go_and_two_are_missed() {
     for member in 0..3_u8 {
         // A write whose answer was lost may have been made twice.
         let change = loop {
-            let change = watch.next(PATIENCE).unwrap().expect("a watch goes on over the loss of its member");
+            let change = watch.next(TIMEOUT).unwrap().expect("a watch goes on over the loss of its member");
             if change.value != Some(vec![member.wrapping_sub(1)]) {
                 break change;
             }
@@ -199,7 +199,7 @@ fn a_doubt_is_written_as_soon_as_there_is_a_leader_again() {
     let refused = etcd.doubt(watched, &of, b"one", Duration::from_millis(300));
     assert!(matches!(refused, Err(RegistryError::Etcd(_))), "{refused:?}");
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| etcd.doubt(watched, &of, b"one", PATIENCE));
+        let waits = scope.spawn(|| etcd.doubt(watched, &of, b"one", TIMEOUT));
         servers.restart(1).unwrap();
         let said = waits.join().unwrap();
         assert!(matches!(said, Ok(Doubted::Stands(_))), "{said:?}");
@@ -224,7 +224,7 @@ fn what_is_bound_to_a_lease_goes_with_it() {
         assert_eq!(watch.next(Duration::from_millis(200)).unwrap(), None, "it was renewed");
     }
     assert!(renewals > 3);
-    let change = watch.next(PATIENCE).unwrap().expect("nobody renews it");
+    let change = watch.next(TIMEOUT).unwrap().expect("nobody renews it");
     assert_eq!((change.key.as_str(), change.value), ("alive/a", None));
     assert!(last.elapsed() >= lease.ttl(), "it ended before its time: {:?}", last.elapsed());
     assert_eq!(etcd.renew(&lease, Duration::from_secs(3)).unwrap(), Renewal::Gone);
@@ -243,10 +243,10 @@ fn a_watch_goes_on_where_it_was_and_ends_where_etcd_has_forgotten() {
     let etcd = registry(&servers);
     let watch = etcd.watch("w/").unwrap();
     etcd.put("w/1", b"1", Expected::Anything).unwrap();
-    assert_eq!(watch.next(PATIENCE).unwrap().unwrap().key, "w/1");
+    assert_eq!(watch.next(TIMEOUT).unwrap().unwrap().key, "w/1");
     servers.restart(0).unwrap();
     etcd.put("w/2", b"2", Expected::Anything).unwrap();
-    assert_eq!(watch.next(PATIENCE).unwrap().unwrap().key, "w/2");
+    assert_eq!(watch.next(TIMEOUT).unwrap().unwrap().key, "w/2");
     // While the watcher can't hear, what it misses is forgotten.
     servers.kill(0).unwrap();
     servers.restart(0).unwrap();
@@ -265,7 +265,7 @@ fn a_watch_goes_on_where_it_was_and_ends_where_etcd_has_forgotten() {
     // missing unsaid.
     let mut heard = Vec::new();
     let told = loop {
-        match watch.next(PATIENCE) {
+        match watch.next(TIMEOUT) {
             Ok(Some(change)) if change.value.as_deref() == Some(b"last") => break true,
             Ok(Some(change)) => heard.push(change.value.unwrap()[0]),
             Ok(None) => break false,

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use testing::etcd::{EtcdServers, etcd_program};
 
 /// How long members, or a watch that moves to another one, may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, RegistryError>) -> T {
     let begun = Instant::now();
     loop {
         match attempt() {
             Ok(done) => return done,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{what}: {error}"),
+            Err(error) => assert!(begun.elapsed() < TIMEOUT, "{what}: {error}"),
         }
     }
 }
@@ -36,7 +36,7 @@ fn who_asks_goes_on_at_other_members_and_takes_a_learner_in_and_out() {
     // Calls and watches go on there.
     assert_eq!(until("the others answer", || etcd.get("a")).unwrap().value, b"1");
     until("the others take a value", || etcd.put("a", b"2", Expected::Anything));
-    let heard: Option<Change> = watch.next(PATIENCE).unwrap();
+    let heard: Option<Change> = watch.next(TIMEOUT).unwrap();
     assert_eq!(heard.unwrap().value.as_deref(), Some(&b"2"[..]));
     assert_eq!(etcd.settings().endpoints, endpoints[1..=1]);
     assert!(etcd.reach_by(EtcdSettings::new(&[])).is_err());

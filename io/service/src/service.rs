@@ -19,7 +19,7 @@ use wire::service::{Behaviour, FileExport, OWN_FOLDER};
 /// more belongs into a folder.
 pub const MAX_FILES: usize = 255;
 /// How long a program waits for the daemon of its node.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest name of a file, in bytes.
 const MAX_NAME_BYTES: usize = wire::service::MAX_NAME_BYTES;
 
@@ -191,7 +191,7 @@ impl<S: 'static> Service<S> {
     /// [`Error`].
     pub fn offer(self) -> Result<Offered, Error> {
         self.check()?;
-        let connected = Control::connect_when_there(&Control::path(), Some(Instant::now() + PATIENCE));
+        let connected = Control::connect_when_there(&Control::path(), Some(Instant::now() + TIMEOUT));
         self.offer_at(connected.map_err(ServeError::from)?)
     }
 

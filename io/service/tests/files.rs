@@ -15,10 +15,10 @@ use wire::control::{Event, ServedService};
 use wire::service::{Entry, Export, Kind, List, OpenInfo, RECORD_OVERHEAD_BYTES, Range, root_of};
 
 /// Far longer than anything takes; who waits in vain fails the test.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn soon() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
 /// A running service, and one consumer of it.
@@ -249,7 +249,7 @@ fn answers_come_later_from_other_threads_and_never_to_the_wrong_call() {
     let file = stage.file("ask");
     let later = |stage: &Stage, tag| {
         stage.caller.request((0, tag), file, b"x", false, Some(soon())).expect("sent");
-        asked.recv_timeout(PATIENCE).expect("asked")
+        asked.recv_timeout(TIMEOUT).expect("asked")
     };
     let (first, second) = (later(&stage, 1), later(&stage, 2));
     second.answer(Ok("second"));

@@ -12,7 +12,7 @@ use testing::FakeDaemon;
 use wire::control::{Event, ServedService};
 
 /// Far longer than anything takes; who waits in vain fails the test.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Stage {
     folder: tempfile::TempDir,
@@ -47,7 +47,7 @@ fn start(folder: &std::path::Path) -> FakeDaemon {
 }
 
 fn soon() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
 fn receive((_, receiver): &mut (Sender, Receiver)) -> Vec<u8> {

@@ -14,11 +14,11 @@ use wire::control::{Consumer, Event, ServedService};
 use wire::service::{Behaviour, Export, FileExport, OpenInfo, SESSION_NONE, VERSION};
 
 /// Far longer than anything takes; who waits in vain fails the test.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const UNIT: u32 = 1;
 
 fn soon() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
 /// Says in which unit it measures. It refuses a unit that is empty.

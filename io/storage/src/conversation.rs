@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long an engine may take for an answer that needs no disk, and for its first words.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A conversation that has begun.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Conversation {
         };
         let socket = connect().map_err(at("connect to", path))?;
         let mut conversation = Self { qmp: Qmp::new(socket) };
-        conversation.ask("to be spoken with", Command::plain("qmp_capabilities"), PATIENCE)?;
+        conversation.ask("to be spoken with", Command::plain("qmp_capabilities"), TIMEOUT)?;
         Ok(conversation)
     }
 

@@ -1,6 +1,6 @@
 //! One engine: started, adopted, asked, ended.
 
-use crate::conversation::{Conversation, PATIENCE};
+use crate::conversation::{Conversation, TIMEOUT};
 use crate::error::at;
 use crate::facts::{self, FILE, Facts, LIMITED, MAX_SNAPSHOTS, VOLUME};
 use crate::process::{self, Job};
@@ -30,7 +30,7 @@ const MAX_CLIENTS: u32 = 16;
 /// Clients that wait to be accepted at most.
 const BACKLOG: i32 = 16;
 /// How long what touches the disk may take: a resize of qcow2, a snapshot, the last writes.
-const DISK_PATIENCE: Duration = Duration::from_secs(60);
+const DISK_TIMEOUT: Duration = Duration::from_secs(60);
 /// The object that limits.
 const LIMITS: &str = "limits";
 
@@ -181,10 +181,10 @@ impl Engine {
     /// one who adopts it says so: end it then.
     pub fn resize(&mut self, bytes: u64) -> Result<(), StorageError> {
         let end = json!({ "id": EXPORT, "mode": "hard" });
-        self.conversation.ask("to end its export", Command::with("block-export-del", end), DISK_PATIENCE)?;
+        self.conversation.ask("to end its export", Command::with("block-export-del", end), DISK_TIMEOUT)?;
         let size = json!({ "node-name": VOLUME, "size": bytes });
         let resized =
-            self.conversation.ask("the new size", Command::with("block_resize", size), DISK_PATIENCE);
+            self.conversation.ask("the new size", Command::with("block_resize", size), DISK_TIMEOUT);
         self.ask("to export the volume again", Command::with("block-export-add", export()))?;
         resized.map(drop)
     }
@@ -206,7 +206,7 @@ impl Engine {
         }
         let arguments = json!({ "device": VOLUME, "name": name });
         let command = Command::with("blockdev-snapshot-internal-sync", arguments);
-        self.conversation.ask("a snapshot", command, DISK_PATIENCE).map(drop)
+        self.conversation.ask("a snapshot", command, DISK_TIMEOUT).map(drop)
     }
 
     /// Forgets a snapshot.
@@ -216,7 +216,7 @@ impl Engine {
     pub fn forget(&mut self, name: &str) -> Result<(), StorageError> {
         let arguments = json!({ "device": VOLUME, "name": name });
         let command = Command::with("blockdev-snapshot-delete-internal-sync", arguments);
-        self.conversation.ask("to forget a snapshot", command, DISK_PATIENCE).map(drop)
+        self.conversation.ask("to forget a snapshot", command, DISK_TIMEOUT).map(drop)
     }
 
     /// Changes what clients get at most.
@@ -230,13 +230,13 @@ impl Engine {
     }
 
     fn ask(&mut self, what: &'static str, command: Command) -> Result<Value, StorageError> {
-        self.conversation.ask(what, command, PATIENCE)
+        self.conversation.ask(what, command, TIMEOUT)
     }
 
     /// Asks it to write what it holds and to end; kills it if it does not.
     pub fn stop(mut self) {
         let asked = self.ask("to end", Command::plain("quit"));
-        if asked.is_err() || !matches!(process::awaited(&self.ended, DISK_PATIENCE), Ok(true)) {
+        if asked.is_err() || !matches!(process::awaited(&self.ended, DISK_TIMEOUT), Ok(true)) {
             self.kill();
         } else {
             self.reap();

@@ -17,9 +17,9 @@ pub const MIN_BYTES: u64 = 1 << 20;
 pub const MAX_BYTES: u64 = 16 << 40;
 
 /// How long making an image may take: some metadata are written, no data.
-const CREATE_PATIENCE: Duration = Duration::from_secs(30);
+const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long restoring a snapshot may take: the reference counts of the whole image are written.
-const RESTORE_PATIENCE: Duration = Duration::from_secs(120);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How a volume's bytes lie in its file. Never guessed: a client could write a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ fn make(path: &Path, format: Format, bytes: u64) -> Result<(), StorageError> {
     }
     let mut command = process::command(IMAGES, "qemu-utils")?;
     command.args(["create", "-q", "-f", format.word()]).arg(path).arg(bytes.to_string());
-    process::run(command, IMAGES, CREATE_PATIENCE)
+    process::run(command, IMAGES, CREATE_TIMEOUT)
 }
 
 /// Has a volume that no engine serves be what it was when the snapshot was made. It is done as
@@ -108,5 +108,5 @@ pub fn restore(program: &Path, image: &Path, user: u32, snapshot: &str) -> Resul
     let arguments = ["snapshot", "-q", "-a", snapshot, "/proc/self/fd/{0}"].map(str::to_owned).to_vec();
     let job = Job { tool: IMAGES, package: "qemu-utils", arguments, user, descriptors: vec![file.into()] };
     let child = process::start(program, job, |_| Ok(()))?;
-    process::finish(child, IMAGES, RESTORE_PATIENCE)
+    process::finish(child, IMAGES, RESTORE_TIMEOUT)
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long members may take until they answer.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long between two looks whether they do.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -137,7 +137,7 @@ impl EtcdServers {
         let begun = Instant::now();
         for (index, member) in self.members.iter().enumerate().filter(|(_, member)| member.child.is_some()) {
             while let Err(error) = TcpStream::connect(member.client) {
-                if begun.elapsed() > START_PATIENCE {
+                if begun.elapsed() > START_TIMEOUT {
                     let log = std::fs::read_to_string(self.folder.path().join(format!("{index}.log")));
                     return Err(io::Error::other(format!(
                         "etcd does not start: {error}\n{}",

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sys::eventfd::Eventfd;
 
 /// How long a stand-in waits for another before the test has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server on a thread; dropped, it ends, and with it its links.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl ServerThread {
             server.run(Some(stopped.as_fd())).expect("served");
         });
         let mut asking = Control::connect(&daemon.socket("server")).expect("a control socket");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !asking.services(deadline).expect("services").iter().all(|service| service.up) {
             std::thread::yield_now();
         }

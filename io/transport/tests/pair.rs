@@ -13,7 +13,7 @@ use std::time::Duration;
 use transport::*;
 use wire::link::{Hello, VERSION, VERSION_OLDEST};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A cluster, and the names of those whom it has certified.
 struct Cluster {
@@ -81,7 +81,7 @@ fn anywhere(kind: Kind) -> Locator {
 }
 
 async fn next(events: &mut Events) -> Event {
-    tokio::time::timeout(PATIENCE, events.next()).await.expect("it comes").expect("the driver runs")
+    tokio::time::timeout(TIMEOUT, events.next()).await.expect("it comes").expect("the driver runs")
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn messages_go_both_ways_over_each_transport_which_are_exchanged_meanwhile
     let traffic = near.status().traffic;
     assert_eq!((traffic.messages_in, traffic.messages_out, traffic.connections), (122, 122, 4));
     near.goodbye(7);
-    assert_eq!(tokio::time::timeout(PATIENCE, near_driver).await.unwrap().unwrap(), Over::Ended);
+    assert_eq!(tokio::time::timeout(TIMEOUT, near_driver).await.unwrap().unwrap(), Over::Ended);
     assert_eq!(answers.await.unwrap(), Over::Goodbye { reason: 7 });
     far_driver.await.unwrap();
 }

@@ -17,9 +17,9 @@ const HEADER_BYTES: usize = 16;
 const PAYLOAD_BYTES_MAX: usize = 4096;
 /// How long an answer may take: it comes from a program that has nothing else to do, on a machine
 /// that may have much.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The same for an entry that is taken back: whoever is done does not wait long for that.
-const LAST_PATIENCE: Duration = Duration::from_secs(3);
+const LAST_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often that is tried: a change beside it, which happens seldom, undoes it.
 const RETRACTIONS_MAX: usize = 8;
 /// Events that are taken off at once: a domain that changes its entry all the time gives others
@@ -106,7 +106,7 @@ impl Store {
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
             .open(DEVICE)
             .map_err(StoreError::Open)?;
-        Ok(Self { device, input: Vec::new(), changed: false, request: 0, patience: PATIENCE })
+        Ok(Self { device, input: Vec::new(), changed: false, request: 0, patience: TIMEOUT })
     }
 
     /// Reads the entry at `path`; `None` where there is none, or none that we may see.
@@ -141,7 +141,7 @@ impl Store {
     /// Removes what stands at `path`, if it is `content`: the last thing that is done with a
     /// connection.
     pub fn retract(&mut self, path: &str, content: &str) -> Result<(), StoreError> {
-        self.patience = LAST_PATIENCE;
+        self.patience = LAST_TIMEOUT;
         for _ in 0..RETRACTIONS_MAX {
             match self.retract_once(path, content) {
                 Err(StoreError::Refused { code, .. }) if code == "EAGAIN" => {}

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// By what a budget grows at most at a time: a share that is not to be believed does not take
 /// everything at once.
-pub const FEEDBACK_GROWTH_MOST: u64 = 4;
+pub const FEEDBACK_GROWTH_MAX: u64 = 4;
 /// By what it grows where all is missed: then the share does not say how much is lacking.
 const BLIND_GROWTH: u64 = 2;
 /// A share from which on it does not say how much is lacking, in thousandths of a percent: 95 %.
@@ -51,7 +51,7 @@ impl Feedback {
             }
             budget_ns.saturating_mul(BLIND_GROWTH)
         } else {
-            ceil(budget_ns, WHOLE, WHOLE - missed).min(budget_ns.saturating_mul(FEEDBACK_GROWTH_MOST))
+            ceil(budget_ns, WHOLE, WHOLE - missed).min(budget_ns.saturating_mul(FEEDBACK_GROWTH_MAX))
         };
         with_spare(needed)
     }

@@ -23,6 +23,6 @@ mod selector;
 pub use adapter::{Action, Adapter, CHANGES_PER_MINUTE_MAX, Decision, LOST_SAMPLES, Settings};
 pub use amounts::{Amounts, Range, RangeError};
 pub use arbiter::{Giver, Granted, SEARCH_STEPS_MAX, arbitrate, give_back};
-pub use feedback::{FEEDBACK_GROWTH_MOST, Feedback, Load};
+pub use feedback::{FEEDBACK_GROWTH_MAX, Feedback, Load};
 pub use figure::{FIGURE_BYTES_MAX, FIGURE_MAX, Figure, FigureError, Share};
-pub use selector::{BACKOFF_MOST, Judgement, Selector, SelectorError, Threshold};
+pub use selector::{BACKOFF_MAX, Judgement, Selector, SelectorError, Threshold};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// How much longer the calm has to last at most, before less is given again, where giving less was
 /// a mistake before: 64 times.
-pub const BACKOFF_MOST: u32 = 64;
+pub const BACKOFF_MAX: u32 = 64;
 
 /// A side of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ impl Streaks {
         self.bad = 0;
         self.calm = 0;
         if std::mem::take(&mut self.gave) {
-            self.backoff = self.backoff.max(1).saturating_mul(2).min(BACKOFF_MOST);
+            self.backoff = self.backoff.max(1).saturating_mul(2).min(BACKOFF_MAX);
         }
     }
 

@@ -279,7 +279,7 @@ impl Link {
 
     /// A class gets this from now on, or is no more. False: there are no classes
     /// ([`Link::set_whole`]), this one can't be changed, or there are
-    /// [`MOST_CLASSES`](crate::schedule::MOST_CLASSES).
+    /// [`MAX_CLASSES`](crate::schedule::MAX_CLASSES).
     pub fn set_share(&mut self, class: u32, share: Option<Share>) -> bool {
         self.pairs.schedule.set(class, share)
     }

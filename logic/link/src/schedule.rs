@@ -15,7 +15,7 @@ pub const CONTROL: u32 = 0;
 /// The class of everybody who is promised nothing: after all others, with a hundredth of the whole.
 pub const REST: u32 = 1;
 /// Most classes that there are at a time: as many as pairs of one side.
-pub const MOST_CLASSES: usize = 8_192;
+pub const MAX_CLASSES: usize = 8_192;
 /// Buckets hold at least what comes in so many ms: time is told in ms, and a timer may be late by
 /// some.
 const DEPTH_MS: u64 = 10;
@@ -29,7 +29,7 @@ const REST_PRECEDENCE: u8 = u8::MAX;
 /// How far a bucket may be overdrawn, in its own depths: what is owed longer is forgiven.
 const OWED_DEPTHS: i64 = 10;
 /// Longest time that is made up for at once, in ms; after it every bucket is full.
-const LONGEST_MS: u64 = 60_000;
+const MAX_MS: u64 = 60_000;
 /// Least rate, in bytes per second: with less, nobody lives to see the end of a message.
 const RATE_MIN: u64 = 100;
 
@@ -70,7 +70,7 @@ impl Bucket {
     }
 
     fn fill(&mut self, now_ms: u64) {
-        let passed = now_ms.saturating_sub(self.filled_ms).min(LONGEST_MS);
+        let passed = now_ms.saturating_sub(self.filled_ms).min(MAX_MS);
         self.filled_ms = self.filled_ms.max(now_ms);
         let more = i64::try_from(self.rate.saturating_mul(passed)).unwrap_or(i64::MAX);
         self.tokens = self.tokens.saturating_add(more).min(self.depth);
@@ -176,7 +176,7 @@ impl Schedule {
             return false;
         }
         match share {
-            Some(share) if self.classes.contains_key(&number) || self.classes.len() < MOST_CLASSES => {
+            Some(share) if self.classes.contains_key(&number) || self.classes.len() < MAX_CLASSES => {
                 self.put(number, share);
                 true
             }

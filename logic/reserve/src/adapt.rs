@@ -6,12 +6,12 @@
 //! then everybody grows. A change that fails half-way goes back by the same states.
 
 use crate::network::Class;
-use crate::node::{Disk, MOST_MACHINES, Node, NodeError, Promise};
+use crate::node::{Disk, MAX_MACHINES, Node, NodeError, Promise};
 use crate::task::{Policy, Task};
 use std::collections::BTreeSet;
 
 /// Most steps that may be in each other's way: each is tried at each place.
-pub const MOST_ORDERED: usize = 64;
+pub const MAX_ORDERED: usize = 64;
 
 /// Somebody's promise becomes another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,11 +60,11 @@ pub enum AdaptError {
     Twice(String),
     /// More moves than are put into an order.
     #[error(
-        "{0} changes that move to other processors, or change periods or deadlines, are more than {MOST_ORDERED}, the most that are put into an order; make several adaptations of them"
+        "{0} changes that move to other processors, or change periods or deadlines, are more than {MAX_ORDERED}, the most that are put into an order; make several adaptations of them"
     )]
     TooManyOrdered(usize),
     /// More changes than there can be machines.
-    #[error("{0} changes are more than {MOST_MACHINES}, the most virtual task machines of one node")]
+    #[error("{0} changes are more than {MAX_MACHINES}, the most virtual task machines of one node")]
     TooMany(usize),
 }
 
@@ -104,7 +104,7 @@ impl Node {
     /// Where that can't be kept, or not reached without breaking a promise on the way; nothing is
     /// changed then.
     pub fn adapt(&self, changes: &[(&str, Promise)]) -> Result<Transaction, AdaptError> {
-        if changes.len() > MOST_MACHINES {
+        if changes.len() > MAX_MACHINES {
             return Err(AdaptError::TooMany(changes.len()));
         }
         let mut seen = BTreeSet::new();
@@ -164,7 +164,7 @@ impl Node {
     /// that does. The result of shrinking is looked at, too.
     fn in_order(&self, shrink: &[Step], grow: Vec<Step>) -> Result<Vec<Step>, AdaptError> {
         let count = shrink.len().max(grow.len());
-        if count > MOST_ORDERED {
+        if count > MAX_ORDERED {
             return Err(AdaptError::TooManyOrdered(count));
         }
         let mut state = self.clone();

@@ -6,7 +6,7 @@ use crate::effort::{Effort, Undecided};
 use crate::fixed_priority::{Levels, Response};
 use crate::quick::{self, Proof};
 use crate::refusal::{Change, Miss, Refusal, Remedy};
-use crate::task::{Costs, LONGEST_NS, Load, MOST_TASKS, Policy, Task};
+use crate::task::{Costs, Load, MAX_NS, MAX_TASKS, Policy, Task};
 
 /// Why tasks are not admitted together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum AdmitError {
     #[error(transparent)]
     Undecided(#[from] Undecided),
     /// More than are analysed together.
-    #[error("{0} reservations are more than {MOST_TASKS}, the most that one processor's admission looks at")]
+    #[error("{0} reservations are more than {MAX_TASKS}, the most that one processor's admission looks at")]
     TooMany(usize),
 }
 
@@ -234,7 +234,7 @@ impl Rule {
             *trial.get_mut(who)? = task.with_period(period).ok()?;
             self.holds_exactly(&trial, effort).ok()
         };
-        let (mut bad, mut good) = (task.period_ns(), LONGEST_NS);
+        let (mut bad, mut good) = (task.period_ns(), MAX_NS);
         if !passes(good)? {
             return None;
         }
@@ -251,7 +251,7 @@ impl Rule {
 }
 
 fn check_count(tasks: &[Task]) -> Result<(), AdmitError> {
-    if tasks.len() > MOST_TASKS { Err(AdmitError::TooMany(tasks.len())) } else { Ok(()) }
+    if tasks.len() > MAX_TASKS { Err(AdmitError::TooMany(tasks.len())) } else { Ok(()) }
 }
 
 #[cfg(test)]

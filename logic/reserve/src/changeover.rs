@@ -19,10 +19,10 @@ use crate::table::Table;
 use crate::task::{Load, Policy, Task};
 
 /// How many cycles of the old table a window may have begun before it is left.
-const MOST_CYCLES_BACK: u64 = 1_000;
+const MAX_CYCLES_BACK: u64 = 1_000;
 /// Most quiet times that are tried. If none of so many will do, the changes are too great for the
 /// jobs.
-const MOST_TRIED: usize = 64;
+const MAX_TRIED: usize = 64;
 
 /// Jobs inside a virtual task machine that is in both tables.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +89,7 @@ pub fn first_moment(
         alone("new", guest.after, after)?;
     }
     let (mut moment, mut last) = (old.next_quiet_ns(after_ns), None);
-    for _ in 0..MOST_TRIED {
+    for _ in 0..MAX_TRIED {
         match first_late(guests, &pairs, moment % old.cycle_ns()) {
             None => return Ok(moment),
             Some(found) => last = Some(found),
@@ -97,7 +97,7 @@ pub fn first_moment(
         moment = next_moment(old, moment);
     }
     match last {
-        Some((machine, cause)) => Err(ChangeoverError::Never { tried: MOST_TRIED, machine, cause }),
+        Some((machine, cause)) => Err(ChangeoverError::Never { tried: MAX_TRIED, machine, cause }),
         None => Ok(moment),
     }
 }
@@ -117,7 +117,7 @@ fn first_late(
     inside_ns: u64,
 ) -> Option<(usize, AdmitError)> {
     guests.iter().zip(pairs).find_map(|(guest, (before, after))| {
-        let splice = Splice { before, after, at_ns: inside_ns + MOST_CYCLES_BACK * before.cycle_ns() };
+        let splice = Splice { before, after, at_ns: inside_ns + MAX_CYCLES_BACK * before.cycle_ns() };
         let loads = guest.rule.loads(guest.jobs, &guest.rule.policy.order(guest.jobs));
         let found = if guest.rule.policy == Policy::EarliestDeadline {
             splice.find_overload(&loads)
@@ -167,7 +167,7 @@ impl Splice<'_> {
     fn cycles_back(&self) -> impl Iterator<Item = impl Iterator<Item = (u64, u64)>> {
         let cycle = self.before.cycle_ns();
         let last = self.at_ns / cycle;
-        (0..MOST_CYCLES_BACK.min(last)).map(move |back| {
+        (0..MAX_CYCLES_BACK.min(last)).map(move |back| {
             let begin = (last - back) * cycle;
             let given = (last - back) * self.before.total_ns();
             let ends = self.before.ends().map(move |(end, sum)| (begin + end, given + sum));

@@ -3,7 +3,7 @@
 
 use crate::means::{Means, Unkept, Wanting, Why, closest};
 use crate::refusal::{Change, Remedy};
-use crate::task::{LONGEST_NS, Task};
+use crate::task::{MAX_NS, Task};
 use std::ops::RangeInclusive;
 
 /// Shortest and longest period that the kernel takes, in ns.
@@ -83,8 +83,7 @@ impl DeadlineRoom {
             None
         };
         let budget = to_ns.map(|to_ns| Change::Budget { from_ns: own.budget_ns(), to_ns });
-        let (shortest, longest) =
-            (*DEADLINE_PERIODS_NS.start(), (*DEADLINE_PERIODS_NS.end()).min(LONGEST_NS));
+        let (shortest, longest) = (*DEADLINE_PERIODS_NS.start(), (*DEADLINE_PERIODS_NS.end()).min(MAX_NS));
         let to_ns = match own.period_ns() {
             now if now > longest => period(longest).then_some(longest),
             now if now < shortest && period(shortest) => Some(shortest),

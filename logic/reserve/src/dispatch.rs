@@ -5,11 +5,11 @@
 //! told who runs and until when. A step allocates nothing.
 
 use crate::table::Table;
-use crate::task::{MOST_TASKS, Policy, Task};
+use crate::task::{MAX_TASKS, Policy, Task};
 use std::collections::VecDeque;
 
 /// Most jobs of one virtual task machine: the processes of a large one.
-pub const MOST_JOBS: usize = 4096;
+pub const MAX_JOBS: usize = 4096;
 
 /// The job inside that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,7 +74,7 @@ pub enum DispatchError {
     },
     /// Too many of them.
     #[error(
-        "{0} jobs are the most of one virtual task machine ({MOST_JOBS}), and {1} virtual task machines those of one processor ({MOST_TASKS})"
+        "{0} jobs are the most of one virtual task machine ({MAX_JOBS}), and {1} virtual task machines those of one processor ({MAX_TASKS})"
     )]
     TooMany(usize, usize),
     /// Ordered by what a job asks for, and it asks for nothing.
@@ -108,9 +108,9 @@ impl Dispatcher {
     /// Begins a table at `now_ns`, with one way of ordering jobs for each index in it.
     ///
     /// # Errors
-    /// Where there are more than [`MOST_TASKS`].
+    /// Where there are more than [`MAX_TASKS`].
     pub fn new(table: Table, insides: &[Inside], now_ns: u64) -> Result<Self, DispatchError> {
-        if insides.len() > MOST_TASKS {
+        if insides.len() > MAX_TASKS {
             return Err(DispatchError::TooMany(0, insides.len()));
         }
         let machines = insides.iter().map(|inside| Machine::new(*inside)).collect();
@@ -120,10 +120,10 @@ impl Dispatcher {
     /// A machine comes; its index, which was nobody's. It gets nothing before a table has it.
     ///
     /// # Errors
-    /// Where there are [`MOST_TASKS`] already.
+    /// Where there are [`MAX_TASKS`] already.
     pub fn add(&mut self, inside: Inside) -> Result<usize, DispatchError> {
         let place = self.machines.iter().position(|machine| !machine.taken).unwrap_or(self.machines.len());
-        if place >= MOST_TASKS {
+        if place >= MAX_TASKS {
             return Err(DispatchError::TooMany(0, place + 1));
         }
         if place == self.machines.len() {
@@ -159,7 +159,7 @@ impl Dispatcher {
     pub fn join(&mut self, vtm: usize, task: Option<Task>) -> Result<usize, DispatchError> {
         let machine = self.machine(vtm)?;
         let job = machine.jobs.iter().position(|job| !job.taken).unwrap_or(machine.jobs.len());
-        if job >= MOST_JOBS {
+        if job >= MAX_JOBS {
             return Err(DispatchError::TooMany(job + 1, 1));
         }
         let key = match (machine.inside, task) {

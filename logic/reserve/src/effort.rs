@@ -4,7 +4,7 @@
 /// Most steps of one analysis, each the share of one task in a sum: a fraction of a second. Two
 /// hundred reservations need a hundredth of it; only periods and budgets that somebody chose for
 /// that purpose need more.
-pub const MOST_STEPS: u64 = 20_000_000;
+pub const MAX_STEPS: u64 = 20_000_000;
 
 /// The steps that are left.
 #[derive(Debug)]
@@ -12,17 +12,17 @@ pub(crate) struct Effort {
     left: u64,
 }
 
-/// The analysis did not end within [`MOST_STEPS`].
+/// The analysis did not end within [`MAX_STEPS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "whether these reservations fit can't be told in {MOST_STEPS} steps, so they are refused; \
+    "whether these reservations fit can't be told in {MAX_STEPS} steps, so they are refused; \
      use periods that are multiples of each other, or leave the processor some time"
 )]
 pub struct Undecided;
 
 impl Effort {
     pub fn new() -> Self {
-        Self { left: MOST_STEPS }
+        Self { left: MAX_STEPS }
     }
 
     /// Takes `steps` away.

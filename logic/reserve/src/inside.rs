@@ -14,7 +14,7 @@ use crate::fraction::{self, ONE, compare_to_one};
 use crate::quick::Proof;
 use crate::refusal::{Change, Miss, Refusal, Remedy};
 use crate::supply::Supply;
-use crate::task::{Load, MOST_TASKS, Policy, Task};
+use crate::task::{Load, MAX_TASKS, Policy, Task};
 use std::cmp::Ordering;
 
 /// Admits `jobs` to what a table gives; a refusal says by how much the budget of the job of index
@@ -28,7 +28,7 @@ pub fn admit(
     supply: &Supply,
     newcomer: Option<usize>,
 ) -> Result<Proof, AdmitError> {
-    if jobs.len() > MOST_TASKS {
+    if jobs.len() > MAX_TASKS {
         return Err(AdmitError::TooMany(jobs.len()));
     }
     let Some(miss) = Inside { rule, supply }.find_miss(jobs, &mut Effort::new())? else {
@@ -49,7 +49,7 @@ pub fn admit(
 /// # Errors
 /// Where it can't be told.
 pub fn responses(rule: Rule, jobs: &[Task], supply: &Supply) -> Result<Option<Vec<Response>>, AdmitError> {
-    if jobs.len() > MOST_TASKS {
+    if jobs.len() > MAX_TASKS {
         return Err(AdmitError::TooMany(jobs.len()));
     }
     if rule.policy == Policy::EarliestDeadline {

@@ -6,7 +6,7 @@ use crate::deadlines::{DEADLINE_PERIODS_NS, DeadlineRoom, LEAST_DEADLINE_BUDGET_
 use crate::inside;
 use crate::refusal::{self, Change, Refusal, Remedy};
 use crate::table::{Table, TableError};
-use crate::task::{Costs, LONGEST_NS, Policy, Task};
+use crate::task::{Costs, MAX_NS, Policy, Task};
 use crate::units::Percent;
 use std::fmt;
 
@@ -177,7 +177,7 @@ impl Means {
         let period = |period_ns| own.with_period(period_ns).is_ok_and(|task| self.keeps(rule, &with(task)));
         let to_ns = closest(own.budget_ns(), 0, budget);
         let budget = to_ns.map(|to_ns| Change::Budget { from_ns: own.budget_ns(), to_ns });
-        let to_ns = closest(own.period_ns(), LONGEST_NS, period);
+        let to_ns = closest(own.period_ns(), MAX_NS, period);
         let period = to_ns.map(|to_ns| Change::Period { from_ns: own.period_ns(), to_ns });
         let is_table = |change: &Change| {
             let changed = match *change {

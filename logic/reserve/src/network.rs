@@ -6,7 +6,7 @@ use crate::refusal::Span;
 /// Most bits per second that are believed of a link: a hundred terabits.
 pub const FASTEST_BITS: u64 = 100_000_000_000_000;
 /// Most bytes of a burst: what a fast link carries in some milliseconds.
-pub const LONGEST_BURST_BYTES: u64 = 1 << 32;
+pub const MAX_BURST_BYTES: u64 = 1 << 32;
 
 /// One class: a token bucket, and its share of what others leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,7 +97,7 @@ pub enum ClassError {
         packet_bytes: u64,
     },
     /// Too long a burst.
-    #[error("a burst of {0} bytes is more than {LONGEST_BURST_BYTES}, the most that is held")]
+    #[error("a burst of {0} bytes is more than {MAX_BURST_BYTES}, the most that is held")]
     LongBurst(u64),
 }
 
@@ -136,7 +136,7 @@ impl Link {
             }
         } else if burst_bytes < self.packet_bytes {
             Err(ClassError::ShortBurst { burst_bytes, packet_bytes: self.packet_bytes })
-        } else if burst_bytes > LONGEST_BURST_BYTES {
+        } else if burst_bytes > MAX_BURST_BYTES {
             Err(ClassError::LongBurst(burst_bytes))
         } else {
             Ok(())

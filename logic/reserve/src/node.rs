@@ -2,19 +2,19 @@
 
 use crate::admission::{AdmitError, Rule};
 use crate::network::{Class, Link, LinkError};
-use crate::partition::MOST_PROCESSORS;
+use crate::partition::MAX_PROCESSORS;
 use crate::table::{Table, TableError};
-use crate::task::{MOST_TASKS, Task};
+use crate::task::{MAX_TASKS, Task};
 use crate::units::Bytes;
 use std::collections::BTreeMap;
 
 /// Most virtual task machines of a node: what one processor may have, on each.
-pub const MOST_MACHINES: usize = MOST_TASKS * 4;
+pub const MAX_MACHINES: usize = MAX_TASKS * 4;
 
 /// The capacity of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
-    /// How many processors are reserved on, at most [`MOST_PROCESSORS`].
+    /// How many processors are reserved on, at most [`MAX_PROCESSORS`].
     pub processors: usize,
     /// How each of them decides.
     pub rule: Rule,
@@ -122,10 +122,10 @@ pub enum NodeError {
         has: u64,
     },
     /// Too many of them.
-    #[error("{0} virtual task machines are more than {MOST_MACHINES}, the most of one node")]
+    #[error("{0} virtual task machines are more than {MAX_MACHINES}, the most of one node")]
     TooMany(usize),
     /// More processors than are known how to handle.
-    #[error("{0} processors are more than {MOST_PROCESSORS}, the most of one node")]
+    #[error("{0} processors are more than {MAX_PROCESSORS}, the most of one node")]
     TooManyProcessors(usize),
 }
 
@@ -157,9 +157,9 @@ impl Node {
     /// A node that has promised nothing.
     ///
     /// # Errors
-    /// Where it has more processors than [`MOST_PROCESSORS`].
+    /// Where it has more processors than [`MAX_PROCESSORS`].
     pub fn new(capacity: Capacity) -> Result<Self, NodeError> {
-        if capacity.processors > MOST_PROCESSORS {
+        if capacity.processors > MAX_PROCESSORS {
             return Err(NodeError::TooManyProcessors(capacity.processors));
         }
         Ok(Self { capacity, promises: BTreeMap::new(), remembered: Remembered::default() })
@@ -225,7 +225,7 @@ impl Node {
         grown: &[&str],
         newcomer: Option<&str>,
     ) -> Result<(), NodeError> {
-        if self.promises.len() > MOST_MACHINES {
+        if self.promises.len() > MAX_MACHINES {
             return Err(NodeError::TooMany(self.promises.len()));
         }
         self.check_sums()?;

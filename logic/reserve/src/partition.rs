@@ -3,11 +3,11 @@
 
 use crate::admission::{AdmitError, Rule};
 use crate::refusal::Refusal;
-use crate::task::{MOST_TASKS, Policy, Task};
+use crate::task::{MAX_TASKS, Policy, Task};
 use std::cmp::Ordering;
 
 /// Most processors of a node: the bits of an [`Affinity`].
-pub const MOST_PROCESSORS: usize = 128;
+pub const MAX_PROCESSORS: usize = 128;
 
 /// The processors on which a task may run, one bit for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,19 +17,19 @@ impl Affinity {
     /// Any processor.
     pub const ANY: Self = Self(u128::MAX);
 
-    /// These, by number; those from [`MOST_PROCESSORS`] on are nobody's.
+    /// These, by number; those from [`MAX_PROCESSORS`] on are nobody's.
     pub fn only(processors: impl IntoIterator<Item = usize>) -> Self {
         Self(
             processors
                 .into_iter()
-                .filter(|number| *number < MOST_PROCESSORS)
+                .filter(|number| *number < MAX_PROCESSORS)
                 .fold(0, |bits, number| bits | 1 << number),
         )
     }
 
     /// Whether the processor of that number is among them.
     pub fn allows(self, processor: usize) -> bool {
-        processor < MOST_PROCESSORS && self.0 >> processor & 1 == 1
+        processor < MAX_PROCESSORS && self.0 >> processor & 1 == 1
     }
 }
 
@@ -77,7 +77,7 @@ pub enum PlaceError {
         processors: usize,
     },
     /// More processors than a set has bits.
-    #[error("{0} processors are more than {MOST_PROCESSORS}, the most that are placed on")]
+    #[error("{0} processors are more than {MAX_PROCESSORS}, the most that are placed on")]
     TooManyProcessors(usize),
     /// A processor's test could not tell.
     #[error(transparent)]
@@ -104,10 +104,10 @@ pub fn place(
     processors: usize,
     placements: &[Placement],
 ) -> Result<Vec<usize>, PlaceError> {
-    if processors > MOST_PROCESSORS {
+    if processors > MAX_PROCESSORS {
         return Err(PlaceError::TooManyProcessors(processors));
     }
-    if placements.len() > MOST_TASKS {
+    if placements.len() > MAX_TASKS {
         return Err(PlaceError::Admit(AdmitError::TooMany(placements.len())));
     }
     let mut order: Vec<usize> = (0..placements.len()).collect();

@@ -8,7 +8,7 @@ use crate::admission::Rule;
 use crate::task::{Policy, Task};
 
 /// Most late releases that are written down; more of them say nothing new.
-pub const MOST_LATE: usize = 64;
+pub const MAX_LATE: usize = 64;
 
 /// When work becomes ready.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ pub struct Late {
 pub struct Outcome {
     /// For each task the longest time that a release took from the beginning of its period, in ns.
     pub responses_ns: Vec<u64>,
-    /// The tasks that were late, in the order in which it showed; the first [`MOST_LATE`].
+    /// The tasks that were late, in the order in which it showed; the first [`MAX_LATE`].
     pub late: Vec<Late>,
     /// The slots: who ran when, if that was asked for.
     pub slots: Vec<Slot>,
@@ -311,7 +311,7 @@ impl<'a> Run<'a> {
         for index in 0..self.lines.len() {
             let line = &self.lines[index];
             let late = line.released > line.done && !line.late_noted && self.deadline_ns(index) < now_ns;
-            if late && self.outcome.late.len() < MOST_LATE {
+            if late && self.outcome.late.len() < MAX_LATE {
                 let deadline_ns = self.deadline_ns(index) - self.origin_ns;
                 self.outcome.late.push(Late { who: index, release: line.done, deadline_ns });
                 self.lines[index].late_noted = true;

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Most releases in one cycle. Each makes two slots at most, so a table takes 2 MiB at most.
-pub const MOST_RELEASES: u64 = 32_768;
+pub const MAX_RELEASES: u64 = 32_768;
 
 /// Cycle of a table for nobody, in ns: how often a dispatcher without work looks up.
 const IDLE_CYCLE_NS: u64 = 1_000_000_000;
@@ -51,7 +51,7 @@ fn tell_discord(periods_ns: &[u64], discord: &Discord) -> String {
     let changed = (0..periods_ns.len()).filter(|&index| would(index) != period(index));
     let better = changed.map(|index| format!("reservation {}: {}", index + 1, Span(would(index))));
     format!(
-        "a table that repeats would have more than {MOST_RELEASES} releases, for these periods do not go with the shorter ones: {}. \
+        "a table that repeats would have more than {MAX_RELEASES} releases, for these periods do not go with the shorter ones: {}. \
          Periods that do, none longer: {}",
         blamed.collect::<Vec<_>>().join(", "),
         better.collect::<Vec<_>>().join(", ")
@@ -80,7 +80,7 @@ impl Table {
     /// done at its end.
     ///
     /// # Errors
-    /// Where somebody would miss, or the periods make a cycle of more than [`MOST_RELEASES`].
+    /// Where somebody would miss, or the periods make a cycle of more than [`MAX_RELEASES`].
     pub fn build(rule: Rule, tasks: &[Task]) -> Result<Self, TableError> {
         rule.admit(tasks, None)?;
         Self::build_admitted(rule, tasks)
@@ -95,7 +95,7 @@ impl Table {
             let quiet = vec![(0, IDLE_CYCLE_NS)];
             return Ok(Self { cycle_ns: IDLE_CYCLE_NS, slots: Vec::new(), quiet });
         }
-        let cycle_ns = harmonic::cycle(tasks, MOST_RELEASES).map_err(|discord| TableError::Discord {
+        let cycle_ns = harmonic::cycle(tasks, MAX_RELEASES).map_err(|discord| TableError::Discord {
             periods_ns: tasks.iter().map(Task::period_ns).collect(),
             discord,
         })?;

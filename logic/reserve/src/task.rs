@@ -4,18 +4,18 @@ use crate::refusal::Span;
 
 /// Longest period and longest deadline, in ns: an hour. A budget that is renewed less often is no
 /// reservation but a booking.
-pub const LONGEST_NS: u64 = 3_600_000_000_000;
+pub const MAX_NS: u64 = 3_600_000_000_000;
 /// Longest context switch that is believed, in ns: a thousand times what a slow processor takes.
-pub const LONGEST_SWITCH_NS: u64 = 10_000_000;
+pub const MAX_SWITCH_NS: u64 = 10_000_000;
 /// Most tasks that are analysed together. More do not fit into an answer that somebody waits for.
-pub const MOST_TASKS: usize = 1024;
+pub const MAX_TASKS: usize = 1024;
 
 /// A recurring demand: `budget` of processor time in each `period`, done at most `deadline` after
 /// the period began, though the work may become ready up to `jitter` after that. Of a virtual task
 /// machine or of a job inside one.
 ///
 /// All in nanoseconds. `0 < budget <= period`, `budget + jitter <= deadline`, nothing over
-/// [`LONGEST_NS`]. The deadline may be longer than the period: then several releases can be under
+/// [`MAX_NS`]. The deadline may be longer than the period: then several releases can be under
 /// way, and are served in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Task {
@@ -77,7 +77,7 @@ impl Task {
         if period_ns == 0 {
             return Err(TaskError::NoPeriod);
         }
-        if period_ns > LONGEST_NS {
+        if period_ns > MAX_NS {
             return Err(TaskError::TooLong { ns: period_ns });
         }
         if budget_ns > period_ns {
@@ -123,7 +123,7 @@ impl Task {
 
     fn checked(self) -> Result<Self, TaskError> {
         let Self { budget_ns, deadline_ns, jitter_ns, .. } = self;
-        if let Some(ns) = [deadline_ns, jitter_ns].into_iter().find(|ns| *ns > LONGEST_NS) {
+        if let Some(ns) = [deadline_ns, jitter_ns].into_iter().find(|ns| *ns > MAX_NS) {
             return Err(TaskError::TooLong { ns });
         }
         if budget_ns.saturating_add(jitter_ns) > deadline_ns {
@@ -173,9 +173,9 @@ impl Costs {
     /// Switches of `switch_ns` each, registers, caches and the dispatcher's own time together.
     ///
     /// # Errors
-    /// Where that is over [`LONGEST_SWITCH_NS`].
+    /// Where that is over [`MAX_SWITCH_NS`].
     pub fn new(switch_ns: u64) -> Result<Self, CostsError> {
-        if switch_ns > LONGEST_SWITCH_NS { Err(CostsError { switch_ns }) } else { Ok(Self { switch_ns }) }
+        if switch_ns > MAX_SWITCH_NS { Err(CostsError { switch_ns }) } else { Ok(Self { switch_ns }) }
     }
 
     /// One switch, in ns.
@@ -187,7 +187,7 @@ impl Costs {
 /// A context switch that nobody believes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a context switch of {} is more than {}, the most that is believed; measure it again", Span(*switch_ns), Span(LONGEST_SWITCH_NS)
+    "a context switch of {} is more than {}, the most that is believed; measure it again", Span(*switch_ns), Span(MAX_SWITCH_NS)
 )]
 pub struct CostsError {
     /// The cost that was given.
@@ -281,14 +281,14 @@ mod tests {
         refused(Task::new(0, 10).unwrap_err(), "a budget of 0");
         refused(Task::new(1, 0).unwrap_err(), "a period of 0");
         refused(Task::new(11, 10).unwrap_err(), "11 ns does not fit into a period of 10 ns");
-        refused(Task::new(1, LONGEST_NS + 1).unwrap_err(), "longer than an hour");
+        refused(Task::new(1, MAX_NS + 1).unwrap_err(), "longer than an hour");
         let task = Task::new(5, 10).unwrap();
         refused(task.with_deadline(4).unwrap_err(), "at least 5 ns");
         refused(task.with_jitter(6).unwrap_err(), "at least 11 ns");
         refused(task.with_jitter(u64::MAX).unwrap_err(), "longer than an hour");
         refused(task.with_budget(0).unwrap_err(), "a budget of 0");
         refused(task.with_period(4).unwrap_err(), "period of 4 ns");
-        assert!(Costs::new(LONGEST_SWITCH_NS + 1).unwrap_err().to_string().contains("measure it again"));
+        assert!(Costs::new(MAX_SWITCH_NS + 1).unwrap_err().to_string().contains("measure it again"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! would do.
 
 use crate::dispatch::{DispatchError, Dispatcher};
-use crate::simulate::MOST_LATE;
+use crate::simulate::MAX_LATE;
 use crate::table::Table;
 use crate::task::Task;
 use crate::trace::{Input, Step, tell};
@@ -146,7 +146,7 @@ fn note_overdue(jobs: &[Recurring], lines: &[Progress], now: u64, history: &mut 
 }
 
 fn note(history: &mut History, overdue: Overdue) {
-    if history.overdue.len() < MOST_LATE && !history.overdue.contains(&overdue) {
+    if history.overdue.len() < MAX_LATE && !history.overdue.contains(&overdue) {
         history.overdue.push(overdue);
     }
 }

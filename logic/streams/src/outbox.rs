@@ -8,13 +8,13 @@ use wire::guest::Message;
 const ENOUGH_BYTES: usize = 256 * 1024;
 /// Above this many the other side does not read, and makes this one answer all the same. What is
 /// not data (credit for each stream, a close for each) is some hundred KiB at the very most.
-const MOST_BYTES: usize = 4 * 1024 * 1024;
+const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// The written bytes at which they are forgotten: less would move what is left too often.
 const FORGET_BYTES: usize = 64 * 1024;
 
 /// The other side asks and does not read the answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("it does not read, and {MOST_BYTES} bytes wait for it")]
+#[error("it does not read, and {MAX_BYTES} bytes wait for it")]
 pub struct Overflow;
 
 /// Bytes on their way to the port, in order.
@@ -31,7 +31,7 @@ impl Outbox {
     /// [`Overflow`]: the other side is to be hung up on. The message is not lost.
     pub fn push(&mut self, message: &Message) -> Result<(), Overflow> {
         message.encode(&mut self.bytes);
-        if self.len() > MOST_BYTES { Err(Overflow) } else { Ok(()) }
+        if self.len() > MAX_BYTES { Err(Overflow) } else { Ok(()) }
     }
 
     /// Whether more data should be taken from those who want to send.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use wire::camera::Format;
-use wire::v4l2::{BUFFERS_MAX, PRIORITY_DEFAULT, PRIORITY_MOST};
+use wire::v4l2::{BUFFERS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX};
 
 use crate::areas::{Areas, PAGE_BYTES};
 use crate::device::Device;
@@ -72,7 +72,7 @@ impl Session {
         }
         let brightness = u8::try_from(from.word()?).ok()?;
         let priority =
-            Some(from.word()?).filter(|priority| *priority <= PRIORITY_MOST).unwrap_or(PRIORITY_DEFAULT);
+            Some(from.word()?).filter(|priority| *priority <= PRIORITY_MAX).unwrap_or(PRIORITY_DEFAULT);
         let (kind, has_frame, taken) = (from.word()?, from.word()?, from.word()?);
         let (since_ns, next, lost, number) = (from.long()?, from.long()?, from.long()?, from.long()?);
         let mut clock = Clock { since_ns: since_ns.min(now_ns), next };

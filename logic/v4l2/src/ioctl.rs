@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use wire::v4l2::{
     BUFFERS_MAPPED, BUFFERS_MAX, Bytes, COLORSPACE, DISCRETE, FIELD_NONE, Fields, INPUT_CAMERA, MEMORY_MMAP,
-    PRIORITY_MOST, TIME_PER_FRAME, TYPE_CAPTURE, at, buffer_flags, capability, control, ioctl,
+    PRIORITY_MAX, TIME_PER_FRAME, TYPE_CAPTURE, at, buffer_flags, capability, control, ioctl,
 };
 
 use crate::areas::{Areas, PAGE_BYTES};
@@ -89,7 +89,7 @@ impl Session {
             ioctl::G_PRIORITY => data.put_word(0, self.priority),
             ioctl::S_PRIORITY => {
                 let wanted = data.word(0);
-                if wanted == 0 || wanted > PRIORITY_MOST {
+                if wanted == 0 || wanted > PRIORITY_MAX {
                     return Err(Refusal::Invalid);
                 }
                 self.priority = wanted;

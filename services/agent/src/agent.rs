@@ -26,9 +26,9 @@ const READ_BYTES: usize = 64 * 1024;
 /// devices have changed.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long the node may take for the last words of a command, and of the agent.
-pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const LAST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait at least for what is overdue and can't be passed on yet.
-const LEAST_PATIENCE: Duration = Duration::from_millis(100);
+const MIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Name of the control socket in the folder of ours.
 const CONTROL_SOCKET: &str = "control.sock";
 /// The multicast group of the kernel's own words on devices.
@@ -181,7 +181,7 @@ impl Agent {
 
     pub fn leave(&mut self) {
         self.last_words = None;
-        self.leaving.get_or_insert(Instant::now() + LAST_PATIENCE);
+        self.leaving.get_or_insert(Instant::now() + LAST_TIMEOUT);
     }
 
     pub fn is_leaving(&self) -> bool {
@@ -247,7 +247,7 @@ impl Agent {
         let now = Instant::now();
         let accept = self.accept_again.filter(|at| *at > now).map(|at| at.duration_since(now));
         let left = self.processes.values().filter_map(|process| process.left_until());
-        let left = left.min().map(|until| until.saturating_duration_since(now).max(LEAST_PATIENCE));
+        let left = left.min().map(|until| until.saturating_duration_since(now).max(MIN_TIMEOUT));
         look.into_iter().chain(last).chain(words).chain(accept).chain(left).min()
     }
 

@@ -13,7 +13,7 @@ use wire::guest::{End, MAX_CHANNELS};
 use wire::ring::END_DESCRIPTORS;
 
 /// How long a device may take from `END` to being usable.
-pub(crate) const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const DEVICE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Stack of a thread that waits for the release of a region, in bytes: it makes one system call.
 const STACK_BYTES: usize = 64 * 1024;
 

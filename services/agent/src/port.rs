@@ -14,7 +14,7 @@ use wire::guest::PORT_NAME;
 const PORTS: &str = "/sys/class/virtio-ports";
 /// A port's name, and that somebody is at its other end, arrive by messages of the hypervisor after
 /// the device.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often is looked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -23,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// # Errors
 /// [`AgentError::NoPort`], [`AgentError::Port`], [`AgentError::Gone`].
 pub fn open_port() -> Result<OwnedFd, AgentError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let device = loop {
         if let Some(device) = find(Path::new(PORTS)) {
             break device;

@@ -20,7 +20,7 @@ use wire::guest::{Ending, ExecEnd, exec};
 /// Most that is read of an output at once, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 /// How long the last output of a process that ended may take from its pipe to us.
-const LEFT_PATIENCE: Duration = Duration::from_secs(2);
+const LEFT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest word of why nothing was executed, in bytes.
 const MAX_FAILURE_BYTES: usize = 64 * 1024;
 
@@ -124,7 +124,7 @@ impl Process {
     pub fn reaped(&mut self, ending: Ending) {
         self.hear_word();
         self.ending = Some(ending);
-        self.left_until = Some(Instant::now() + LEFT_PATIENCE);
+        self.left_until = Some(Instant::now() + LEFT_TIMEOUT);
         if self.terminal.is_none() {
             self.outputs.iter().flatten().for_each(aside::finish);
         }
@@ -167,7 +167,7 @@ impl Process {
         }
         match rustix::io::retry_on_intr(|| rustix::io::read(descriptor, &mut *space)) {
             Ok(length) if length > 0 => {
-                self.left_until = self.ending.map(|_| Instant::now() + LEFT_PATIENCE);
+                self.left_until = self.ending.map(|_| Instant::now() + LEFT_TIMEOUT);
                 message.truncate(1 + length);
                 return Some(message);
             }

@@ -1,6 +1,6 @@
 //! The domain's command, and further processes.
 
-use crate::agent::{Agent, LAST_PATIENCE};
+use crate::agent::{Agent, LAST_TIMEOUT};
 use crate::enter::Request;
 use crate::error::AgentError;
 use crate::process::Input;
@@ -197,7 +197,7 @@ impl Agent {
         if self.command != Some(stream) {
             return Ok(());
         }
-        let deadline = *self.last_words.get_or_insert(Instant::now() + LAST_PATIENCE);
+        let deadline = *self.last_words.get_or_insert(Instant::now() + LAST_TIMEOUT);
         if Instant::now() >= deadline
             && let Some(process) = self.processes.get_mut(&stream)
         {

@@ -1,7 +1,7 @@
 //! Members of the domain in the guest, and what the node says to them.
 
 use crate::agent::Agent;
-use crate::ends::{DEVICE_PATIENCE, Unmade};
+use crate::ends::{DEVICE_TIMEOUT, Unmade};
 use crate::error::AgentError;
 use crate::relay::{Carried, Queued, Relay, Taken};
 use rustix::event::PollFlags;
@@ -125,9 +125,7 @@ impl Agent {
             Some(end) if end.side > 1 => {
                 return Err(AgentError::Unexpected("an end that is neither the first nor the second"));
             }
-            Some(end) if self.ends.announce(&end) => {
-                Carried::Announced(end, Instant::now() + DEVICE_PATIENCE)
-            }
+            Some(end) if self.ends.announce(&end) => Carried::Announced(end, Instant::now() + DEVICE_TIMEOUT),
             Some(end) => {
                 tracing::warn!(
                     channel = end.channel,
@@ -154,7 +152,7 @@ impl Agent {
                     }
                     Err(Unmade::Yet(_)) if Instant::now() < *deadline => return self.put_back(stream, first),
                     Err(Unmade::Yet(what)) => {
-                        format!("its device did not come up in {DEVICE_PATIENCE:?}: {what} is missing")
+                        format!("its device did not come up in {DEVICE_TIMEOUT:?}: {what} is missing")
                     }
                     Err(Unmade::Ever(why)) => why,
                 };

@@ -25,7 +25,7 @@ const SHARED: [&str; 3] = ["proc", "sys", "dev"];
 /// streams.
 const OPEN_FILES: u64 = 4096;
 /// How long a disk may take to appear.
-const DISK_PATIENCE: Duration = Duration::from_secs(5);
+const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often is looked for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Network cards, in `/sys/class/net/*/type` (`ARPHRD_ETHER`).
@@ -153,7 +153,7 @@ fn show(source: &Path, target: &Path) -> Result<(), String> {
 /// Mounts the root of the domain, and in it what belongs to the machine.
 fn mount_root(config: &Config, boot: &Boot, root: &Root) -> Result<PathBuf, String> {
     let (place, device) = (PathBuf::from(ROOT), Path::new(&root.device));
-    let deadline = Instant::now() + DISK_PATIENCE;
+    let deadline = Instant::now() + DISK_TIMEOUT;
     while !device.exists() && Instant::now() < deadline {
         // tidy(sleep): a disk that is not there is looked for before anything else is done; none of
         // this happens twice.

@@ -14,7 +14,7 @@ use sys::eventfd::Eventfd;
 use wire::coordination::{Ask, MAX_STATE_PACKET_BYTES, Tell};
 
 /// How long the daemon may take to make a connection.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before the same is asked again: etcd chooses a leader within a second.
 const PAUSE: Duration = Duration::from_millis(200);
 /// At most so often it is logged that the state is out of reach.
@@ -155,7 +155,7 @@ impl Way {
             return again(socket);
         }
         let mut control = Control::connect_when_there(&self.control, None).map_err(|e| e.to_string())?;
-        let deadline = Instant::now() + CONNECT_PATIENCE;
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
         let socket = control.keep_state(&self.service, deadline).map_err(|e| e.to_string())?;
         let asked = again(&socket);
         self.socket = Some((control, socket));

@@ -14,7 +14,7 @@ use wire::service::{
 /// The most bytes that a reader takes ahead: as much as a frontend holds of one stream.
 const WINDOW_BYTES: u32 = 256 * 1024;
 /// The cost of the longest record, in bytes.
-const LONGEST_BYTES: u32 = (MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES) as u32;
+const MAX_BYTES: u32 = (MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES) as u32;
 /// The access mode in the flags of open(2), and its values.
 const ACCESS: u32 = 3;
 const READ_ONLY: u32 = 0;
@@ -432,7 +432,7 @@ fn terms_of(overflow: Overflow, held: bool, buffer: u64) -> Terms {
         Overflow::DropOldest => WINDOW_BYTES,
         Overflow::Wait(_) => {
             let part = u32::try_from(buffer / 4).unwrap_or(u32::MAX);
-            part.clamp(LONGEST_BYTES, WINDOW_BYTES)
+            part.clamp(MAX_BYTES, WINDOW_BYTES)
         }
     };
     Terms { window, writes_wait: true }
@@ -440,5 +440,5 @@ fn terms_of(overflow: Overflow, held: bool, buffer: u64) -> Terms {
 
 /// The most bytes that a reader with these terms holds: one record, where they come on demand.
 fn window_of(terms: Terms) -> u32 {
-    terms.window.max(LONGEST_BYTES)
+    terms.window.max(MAX_BYTES)
 }

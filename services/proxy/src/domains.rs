@@ -7,7 +7,7 @@
 //! may not exceed what is left free: whoever comes late finds something, however greedy those
 //! before were.
 
-use link::schedule::{MOST_CLASSES, REST};
+use link::schedule::{MAX_CLASSES, REST};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -117,7 +117,7 @@ impl Table {
         if let Some(number) = self.free.pop() {
             return number;
         }
-        if usize::try_from(self.numbers).unwrap_or(usize::MAX) >= MOST_CLASSES {
+        if usize::try_from(self.numbers).unwrap_or(usize::MAX) >= MAX_CLASSES {
             return REST;
         }
         self.numbers += 1;
@@ -249,7 +249,7 @@ mod tests {
     fn a_number_is_free_again_when_its_domain_has_nothing_any_more() {
         let domains = Domains::new(384 * UNIT);
         let stays = domains.promise("shop/web");
-        for round in 0..3 * MOST_CLASSES {
+        for round in 0..3 * MAX_CLASSES {
             let member = domains.take(&format!("lab/{round}"), UNIT).unwrap();
             assert!(member.class() >= FIRST && member.class() != stays, "round {round}");
         }
@@ -259,7 +259,7 @@ mod tests {
         domains.promise_nothing("shop/web");
         drop(member);
         assert_eq!(domains.promise_nothing("shop/web"), None);
-        let all: Vec<u32> = (0..MOST_CLASSES).map(|n| domains.promise(&format!("lab/{n}"))).collect();
+        let all: Vec<u32> = (0..MAX_CLASSES).map(|n| domains.promise(&format!("lab/{n}"))).collect();
         assert!(all.iter().all(|class| *class >= FIRST));
         assert_eq!(domains.promise("lab/one-too-many"), REST);
     }

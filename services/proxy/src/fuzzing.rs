@@ -24,9 +24,9 @@ const TURN_BYTES: usize = 100_000;
 /// they say in fewer.
 const TURNS: usize = 8;
 /// Packets that follow from one thing that happened, at most.
-const MOST_PACKETS: usize = 4096;
+const MAX_PACKETS: usize = 4096;
 /// Reports to the daemon that follow from one event of the link, at most.
-const MOST_REPORTS: usize = 4;
+const MAX_REPORTS: usize = 4;
 
 /// Both ends of a link: the victim's is side 1.
 #[derive(Debug, Clone)]
@@ -154,7 +154,7 @@ impl Stage {
         for _ in 0..TURNS {
             while let Some(events) = self.one_packet() {
                 packets += 1;
-                assert!(packets <= MOST_PACKETS, "they talk and talk");
+                assert!(packets <= MAX_PACKETS, "they talk and talk");
                 self.hear(events)?;
             }
             self.rest();
@@ -189,7 +189,7 @@ impl Stage {
     fn hear(&mut self, events: Vec<Event>) -> Result<(), LinkIsOver> {
         let _inside = self.runtime.enter();
         for event in events {
-            let most = MOST_REPORTS
+            let most = MAX_REPORTS
                 + if let Event::Messages { messages, .. } = &event { messages.count() } else { 0 };
             let before = self.switch.reports.len();
             self.switch.hear(event).map_err(|_| LinkIsOver)?;

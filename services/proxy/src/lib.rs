@@ -40,7 +40,7 @@ use switch::{Over, Switch};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
-use wire::proxy::{Configure, Order, PATIENCE_MS, Report, VERSION};
+use wire::proxy::{Configure, Order, Report, TIMEOUT_MS, VERSION};
 
 /// Reports that may wait for a daemon that does not read; then it is taken for gone, and the next
 /// one hears what it has to know.
@@ -257,7 +257,7 @@ impl Proxy {
         if std::mem::take(&mut self.up) {
             self.switch.reports.push_back(Report::Down { why: self.carrier.loss() });
         }
-        let patience = Duration::from_millis(PATIENCE_MS);
+        let patience = Duration::from_millis(TIMEOUT_MS);
         if self.switch.has_pairs() && self.down_since.elapsed() > patience {
             return Err(Over(format!(
                 "there was no connection to the other node for {} s: {}",

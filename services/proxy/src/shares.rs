@@ -55,7 +55,7 @@ impl Shares {
 
     /// For the state tree.
     pub(crate) fn state(&self) -> Value {
-        let shares = self.shares.iter().take(MOST_SHOWN).map(|(name, share)| {
+        let shares = self.shares.iter().take(MAX_SHOWN).map(|(name, share)| {
             let share = json!({
                 "rate_bits": share.rate_bytes.saturating_mul(8), "ceiling_bits": share.ceiling_bytes.saturating_mul(8),
                 "burst_bytes": share.burst_bytes, "precedence": share.precedence,
@@ -67,4 +67,4 @@ impl Shares {
 }
 
 /// Classes that a state names: so many fit into a packet, beside pairs.
-const MOST_SHOWN: usize = 64;
+const MAX_SHOWN: usize = 64;

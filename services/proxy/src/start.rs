@@ -30,7 +30,7 @@ const EVENTS_MAX: usize = 64;
 /// How long the other node may take to hear that this proxy ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long its daemon may take to say what it is to be.
-const DAEMON_PATIENCE: Duration = Duration::from_secs(10);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(10);
 /// A link that goes over another transport than is wanted is tried on that after so long, then
 /// after twice as long, up to [`AGAIN_MAX`].
 const AGAIN_MIN: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ const PORTS: u16 = 256;
 #[derive(Debug, Error)]
 pub enum StartError {
     /// Nobody says what it is to be.
-    #[error("the daemon has not said within {} s what this proxy is to be", DAEMON_PATIENCE.as_secs())]
+    #[error("the daemon has not said within {} s what this proxy is to be", DAEMON_TIMEOUT.as_secs())]
     Silent,
     /// The order is not understood.
     #[error("the daemon's first word is not what this proxy is to be: {0}")]
@@ -91,7 +91,7 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
 /// [`StartError`]: it never served.
 pub fn run(listener: OwnedFd) -> Result<String, StartError> {
     rustix::io::ioctl_fionbio(&listener, true).map_err(io::Error::from).map_err(system("use its socket"))?;
-    let until = Instant::now() + DAEMON_PATIENCE;
+    let until = Instant::now() + DAEMON_TIMEOUT;
     let daemon = accept(&listener, until)?;
     let (configure, descriptors) = first_order(&daemon, until)?;
     let identity = Identity::load(Path::new(&configure.identity))

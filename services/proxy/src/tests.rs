@@ -12,7 +12,7 @@ use wire::link::{Hello, Packet, Pair};
 use wire::proxy::{MAX_MESSAGE_BYTES, MAX_PAIRS, News, Open, SILENCE_MS, WINDOW_BYTES, word};
 
 /// Nothing here takes longer, on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Both links, and what is between them.
 struct Net {
@@ -236,7 +236,7 @@ impl Node {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, heard).await.expect("the proxy says something")
+        tokio::time::timeout(TIMEOUT, heard).await.expect("the proxy says something")
     }
 
     fn say(&self, order: &Order, end: Option<End>) {
@@ -312,7 +312,7 @@ async fn accepted(events: &mut mpsc::UnboundedReceiver<Event>, pair: Pair) {
         }
         panic!("the link is over");
     };
-    tokio::time::timeout(PATIENCE, told).await.expect("it is accepted");
+    tokio::time::timeout(TIMEOUT, told).await.expect("it is accepted");
 }
 
 /// Opens a channel from a to b: the ends that a program on either would have.
@@ -331,11 +331,11 @@ async fn channel(a: &mut Node, b: &mut Node, config: &Config) -> (End, End) {
 /// Blocks elsewhere, so that the proxies run.
 async fn aside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let done = tokio::task::spawn_blocking(act);
-    tokio::time::timeout(PATIENCE, done).await.expect("in time").expect("no panic")
+    tokio::time::timeout(TIMEOUT, done).await.expect("in time").expect("no panic")
 }
 
 fn soon() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 fn receive(receiver: &mut Receiver) -> Result<Vec<u8>, channel::ReceiveError> {
@@ -472,7 +472,7 @@ async fn long_records_and_messages_in_pieces_and_streams_cross_too() {
         let (mut sender, receiver) = near.open().expect("opened");
         sender.send(&content(100_000), soon()).expect("one long record");
         // The other end has said how much it takes; that comes over.
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while sender.message_limit() < LONG {
             assert!(Instant::now() < until, "the limit does not come over");
             std::thread::yield_now();
@@ -482,7 +482,7 @@ async fn long_records_and_messages_in_pieces_and_streams_cross_too() {
         (sender, receiver)
     })
     .await;
-    tokio::time::timeout(PATIENCE, takes).await.expect("in time").expect("no panic");
+    tokio::time::timeout(TIMEOUT, takes).await.expect("in time").expect("no panic");
 
     let config = Config { mode: Mode::Stream, ..Config::default() };
     let (near, far) = channel(&mut a, &mut b, &config).await;
@@ -508,7 +508,7 @@ async fn long_records_and_messages_in_pieces_and_streams_cross_too() {
         assert_eq!(answer, b"thanks");
     })
     .await;
-    assert!(tokio::time::timeout(PATIENCE, reads).await.expect("in time").expect("read") == content(LONG));
+    assert!(tokio::time::timeout(TIMEOUT, reads).await.expect("in time").expect("read") == content(LONG));
 }
 
 /// Sends until nothing more goes: how many messages.
@@ -730,7 +730,7 @@ async fn what_a_closed_pair_still_has_to_send_counts_until_it_is_sent() {
         }
     })
     .await;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while state(&mut a).await["pairs_open"] != 0 {
         assert!(Instant::now() < until, "the pair stays");
     }
@@ -749,7 +749,7 @@ async fn what_a_closed_pair_still_has_to_send_counts_until_it_is_sent() {
     })
     .await;
     drop(far);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     for node in [&mut a, &mut b] {
         while state(node).await["memory"]["used_bytes"] != 0 {
             assert!(Instant::now() < until, "it counts on");

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use wire::proxy::{Configure, News, Open, Order, Report};
 
 /// Nothing here takes longer, on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Makes this program a proxy.
 const ROLE: &str = "TOMBOLO_TEST_PROXY";
 
@@ -29,7 +29,7 @@ fn role() {
 }
 
 fn soon() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 fn seqpacket() -> OwnedFd {
@@ -82,7 +82,7 @@ impl Proxy {
     }
 
     fn hear(&self) -> Report {
-        self.try_hear(PATIENCE).unwrap().expect("the proxy says something")
+        self.try_hear(TIMEOUT).unwrap().expect("the proxy says something")
     }
 
     /// `None`: it has ended.
@@ -107,7 +107,7 @@ impl Proxy {
 
     /// Waits for a report of this kind; what comes before is of no interest.
     fn until<T>(&self, mut found: impl FnMut(Report) -> Option<T>) -> T {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while Instant::now() < until {
             if let Some(found) = found(self.hear()) {
                 return found;
@@ -317,7 +317,7 @@ fn a_link_that_is_cut_or_swallows_everything_or_changes_its_transport_loses_noth
         for transport in ["quic", "tcp", "quic"] {
             wanted.transport = transport.into();
             bed.a.say(&Order::Configure(wanted.clone()), None);
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + TIMEOUT;
             while bed.a.state()["transport"] != transport {
                 assert!(Instant::now() < until, "the link stays on its transport");
                 std::thread::yield_now();
@@ -435,7 +435,7 @@ fn a_proxy_that_runs_shows_its_nodes_next_certificate_and_believes_no_revoked_on
     // Answered after it was taken up.
     bed.b.state();
     bed.between.cut();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !bed.a.state()["link"]["last_loss"].as_str().is_some_and(|why| why.contains("Revoked")) {
         assert!(Instant::now() < until, "{}", bed.a.state());
         std::thread::yield_now();
@@ -457,7 +457,7 @@ fn a_proxy_that_is_told_to_end_unless_it_is_used_goes_on_as_long_as_it_is() {
     }
     near.open().unwrap().0.send(b"still here", soon()).unwrap();
     assert_eq!(receive(&mut far.open().unwrap().1).unwrap(), b"still here");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while bed.a.state()["pairs_open"] != 0 {
         assert!(Instant::now() < until, "its channel stays open");
         std::thread::yield_now();
@@ -478,7 +478,7 @@ fn a_node_with_a_certificate_of_another_cluster_gets_no_link() {
     let mut dials = configure(folder.path(), "a", "b", 1);
     dials.peer_at = b.listens.clone();
     let a = Proxy::start(folder.path(), dials);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while a.state()["link"]["last_loss"].is_null() {
         assert!(Instant::now() < until, "nothing is said of it");
         std::thread::yield_now();
@@ -544,7 +544,7 @@ impl Bed {
             self.b.say(&Order::Belongs { pair, name: format!("{dc}/dns") }, None);
             self.b.say(&Order::Accept { pair }, Some(to_b));
         }
-        refused = refused.or_else(|| self.refused(id, PATIENCE));
+        refused = refused.or_else(|| self.refused(id, TIMEOUT));
         refused.map_or(Ok((near, far)), Err)
     }
 
@@ -614,7 +614,7 @@ fn a_container_with_many_large_rings_takes_its_share_of_a_proxy_s_memory_and_no_
 
 impl Bed {
     fn wait_for(&self, proxy: &Proxy, is_so: impl Fn(&serde_json::Value) -> bool) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let state = proxy.state();
             if is_so(&state) {
@@ -652,7 +652,7 @@ fn rings_count_until_their_other_end_is_left_and_are_freed_whoever_keeps_them() 
     let left: Vec<_> = left.into_iter().map(End::into_descriptors).collect();
     let regions: Vec<OwnedFd> = left.iter().map(region).collect();
     // A pair that is over is delivered to its end all the same.
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while regions.iter().any(|region| sys::memfd::taken_bytes(region).unwrap() < BYTES as u64) {
         assert!(Instant::now() < until, "what was sent does not come");
         std::thread::yield_now();

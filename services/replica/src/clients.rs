@@ -17,7 +17,7 @@ const MAX_CLIENTS: usize = 16;
 /// Data of requests that are under way, in KiB: two of the longest requests.
 const ROOM_KIB: usize = 64 << 10;
 /// How long a client may take to say which export it wants.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a client could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The export's name.
@@ -102,7 +102,7 @@ impl Drop for Counted {
 }
 
 async fn serve(mut stream: UnixStream, shared: &Shared, view: u64) -> io::Result<()> {
-    let begun = tokio::time::timeout(PATIENCE, negotiate(&mut stream, shared.bytes)).await;
+    let begun = tokio::time::timeout(TIMEOUT, negotiate(&mut stream, shared.bytes)).await;
     if !begun.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
         return Ok(());
     }

@@ -35,7 +35,7 @@ use trust::Identity;
 use wire::replica::{Configure, Order, Report};
 
 /// How long its daemon may take to say what it is to be.
-const DAEMON_PATIENCE: Duration = Duration::from_secs(10);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often it is looked at what only the clock says.
 const TICK: Duration = Duration::from_millis(100);
 /// Descriptors at most: clients, replicas, sockets.
@@ -49,7 +49,7 @@ const TURN: usize = 64;
 #[derive(Debug, Error)]
 pub enum StartError {
     /// Nobody says what it is to be.
-    #[error("the daemon has not said within {} s what this replica is to be", DAEMON_PATIENCE.as_secs())]
+    #[error("the daemon has not said within {} s what this replica is to be", DAEMON_TIMEOUT.as_secs())]
     Silent,
     /// The order is not understood.
     #[error("the daemon's first word is not what this replica is to be: {0}")]
@@ -85,7 +85,7 @@ struct Handed {
 /// [`StartError`].
 pub fn run(listener: OwnedFd) -> Result<(), StartError> {
     rustix::io::ioctl_fionbio(&listener, true).map_err(io::Error::from).map_err(system("use its socket"))?;
-    let until = Instant::now() + DAEMON_PATIENCE;
+    let until = Instant::now() + DAEMON_TIMEOUT;
     let daemon = accept_within(&listener, until)?;
     let handed = first_order(&daemon, until)?;
     let identity = Identity::load(Path::new(&handed.configure.identity))?;

@@ -20,9 +20,9 @@ use wire::replica::{Greeted, Greeting, MAX_GREETING_BYTES, PROTOCOL};
 
 /// How long a connection may take until its greeting is answered: the other daemon asks the
 /// registry meanwhile.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a caller may take to show its certificate and to greet.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(3);
+const STRANGER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Callers at a time that have shown who they are: each other node has one, and one that comes
 /// again.
 const MAX_CALLERS: usize = 8;
@@ -64,7 +64,7 @@ pub(crate) async fn call(
     greeting: Greeting,
     sent: UnboundedReceiver<Sent>,
 ) {
-    let why = match tokio::time::timeout(PATIENCE, greet(&ground, &node, at, &greeting)).await {
+    let why = match tokio::time::timeout(TIMEOUT, greet(&ground, &node, at, &greeting)).await {
         Ok(Ok((stream, shown))) => {
             let _over = ground.inputs.send(Input::PeerUp { node: node.clone(), connection });
             let served = serve_called(stream, &ground, &node, connection, sent);
@@ -74,7 +74,7 @@ pub(crate) async fn call(
             }
         }
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("it does not answer within {} s", PATIENCE.as_secs()),
+        Err(_) => format!("it does not answer within {} s", TIMEOUT.as_secs()),
     };
     let _over = ground.inputs.send(Input::PeerGone { node, connection, why });
 }
@@ -199,11 +199,11 @@ async fn take(
         Ok::<_, io::Error>((stream, shown, greeting))
     };
     let (stream, shown, greeting) = tokio::select! {
-        begun = tokio::time::timeout(STRANGER_PATIENCE, begun) => begun.map_err(late)??,
+        begun = tokio::time::timeout(STRANGER_TIMEOUT, begun) => begun.map_err(late)??,
         () = sent_away.told() => return Err(io::Error::other("it was given up for another")),
     };
     drop(stranger);
-    let place = tokio::time::timeout(PATIENCE, callers.places.acquire_owned()).await.map_err(late)?;
+    let place = tokio::time::timeout(TIMEOUT, callers.places.acquire_owned()).await.map_err(late)?;
     let _place = place.map_err(io::Error::other)?;
     let (replies, outgoing) = unbounded_channel();
     let (answer, answered) = oneshot::channel();
@@ -227,7 +227,7 @@ async fn serve_answered<S: AsyncRead + AsyncWrite + Unpin>(
     outgoing: UnboundedReceiver<Reply>,
 ) -> io::Result<()> {
     let gone = Greeted { refused: Some("another one came".into()) };
-    let answered = tokio::time::timeout(PATIENCE, answered).await.map_err(late)?.unwrap_or(gone);
+    let answered = tokio::time::timeout(TIMEOUT, answered).await.map_err(late)?.unwrap_or(gone);
     say(&mut stream, &answered).await?;
     match answered.refused {
         None => serve_caller(stream, ground, connection, room, outgoing).await,

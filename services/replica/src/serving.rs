@@ -18,11 +18,11 @@ use wire::replica::{Greeting, PeerState, Report, VolumeRecord};
 /// one does not.
 const SILENCE: Duration = Duration::from_secs(3);
 /// How long the daemon may take to say where another replica listens: it starts one if need be.
-const FIND_PATIENCE: Duration = Duration::from_secs(8);
+const FIND_TIMEOUT: Duration = Duration::from_secs(8);
 /// Pause before a replica that could not be reached is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long the registry may take to change the record before it is asked again.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A piece of a client's write, within one extent.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ impl Serving {
 
     /// Another daemon is there: it is asked what its predecessor was.
     pub fn ask_again(&mut self) {
-        let long_ago = Instant::now().checked_sub(CHANGE_PATIENCE);
+        let long_ago = Instant::now().checked_sub(CHANGE_TIMEOUT);
         self.changing = self.changing.and(long_ago).or(self.changing);
         for link in self.links.values_mut().filter(|link| link.finding.is_some()) {
             link.cut("another daemon is asked where it is".into());
@@ -447,7 +447,7 @@ impl Serving {
             // One that is to be struck off is tried when it is.
             self.step(Event::Connect(node), base);
         }
-        if self.changing.is_some_and(|since| now.duration_since(since) > CHANGE_PATIENCE) {
+        if self.changing.is_some_and(|since| now.duration_since(since) > CHANGE_TIMEOUT) {
             self.step(Event::Retry, base);
         }
     }
@@ -458,7 +458,7 @@ impl Serving {
             if link.sent.values().next().is_some_and(|since| waits(since, SILENCE)) {
                 return Some((*node, format!("it has not stored a write within {} s", SILENCE.as_secs())));
             }
-            let finding = link.finding.as_ref().is_some_and(|since| waits(since, FIND_PATIENCE));
+            let finding = link.finding.as_ref().is_some_and(|since| waits(since, FIND_TIMEOUT));
             finding.then(|| (*node, "nobody says where it listens".to_owned()))
         };
         self.links.iter().filter_map(silent).collect()

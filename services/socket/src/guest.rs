@@ -28,7 +28,7 @@ const PRIVATE_UMASK: u32 = 0o177;
 /// Speakers that may wait at the socket: the daemon has one, and one more for each question.
 const BACKLOG: i32 = 16;
 /// How long a relay that was told to end may take.
-const END_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const END_TIMEOUT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Where the relay's own log goes: to the guest's console, and so to the log of its domain.
 const CONSOLE: &str = "/dev/console";
 
@@ -174,7 +174,7 @@ fn stay(relay: &OwnedFd) -> Result<(), GuestError> {
 fn end(relay: &OwnedFd) -> Result<(), GuestError> {
     say(relay, &Ask::End)?;
     let mut watched = [PollFd::new(relay, PollFlags::IN)];
-    match rustix::io::retry_on_intr(|| poll(&mut watched, Some(&END_PATIENCE))) {
+    match rustix::io::retry_on_intr(|| poll(&mut watched, Some(&END_TIMEOUT))) {
         Ok(0) => Err(failed("end the relay that runs")(Errno::TIMEDOUT)),
         Ok(_) => Ok(()),
         Err(errno) => Err(failed("end the relay that runs")(errno)),

@@ -18,7 +18,7 @@ use wire::socket::{Mounted, Order, Place, Served};
 /// another program of the domain offers it.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// How long the daemon may take; it is waited for again after that.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A service of this domain.
 pub(crate) struct Serve {
@@ -46,7 +46,7 @@ impl Serve {
 
     fn offer(&self) -> Result<std::convert::Infallible, ControlError> {
         let name = self.served.service.as_str();
-        let mut offer = Offer::at(crate::control_socket(), name, Instant::now() + PATIENCE)?;
+        let mut offer = Offer::at(crate::control_socket(), name, Instant::now() + TIMEOUT)?;
         loop {
             let (end, consumer) = offer.accept(None)?;
             self.attend(end, consumer);

@@ -28,7 +28,7 @@ const SILENCE_MS: u64 = 1_500;
 /// Pause before the registry is asked again.
 const PAUSE_NS: u64 = 200 * MS;
 /// How long a client waits for an answer.
-const PATIENCE_NS: u64 = 1_000 * MS;
+const TIMEOUT_NS: u64 = 1_000 * MS;
 /// Keys that clients write, and locks that they take.
 const KEYS: [&str; 2] = ["kv/one", "kv/two"];
 const LOCK: &str = "locks/one";
@@ -442,7 +442,7 @@ pub fn begin(world: &Rc<World>) {
 /// Asks the server that is known to run, if there is one. `None`: nobody knows whether it was done.
 async fn ask(world: &Rc<World>, client: usize, request: Request) -> Option<Reply> {
     let waiting = Rc::new(Waiting::default());
-    let until = world.time.now() + PATIENCE_NS;
+    let until = world.time.now() + TIMEOUT_NS;
     let from = client_machine(world, client);
     // Whoever is a server: also one that is about to be superseded.
     let servers: Vec<usize> = world.servers.borrow().keys().copied().collect();

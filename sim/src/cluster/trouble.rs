@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub const FATE: u64 = 1;
 
 /// How long a person waits for a planned move before it is taken back.
-const MOVE_PATIENCE_NS: u64 = 6_000 * MS;
+const MOVE_TIMEOUT_NS: u64 = 6_000 * MS;
 
 /// One misfortune after the other, until the world is left in peace.
 pub async fn trouble(world: Rc<World>) {
@@ -153,7 +153,7 @@ fn order_move(world: &Rc<World>, machine: usize) {
         if ordered.is_none() {
             return;
         }
-        of.time.pause(MOVE_PATIENCE_NS).await;
+        of.time.pause(MOVE_TIMEOUT_NS).await;
         let key = move_key(&of, domain);
         let Ok(Some(there)) = client.get(&key).await else { return };
         let Some(moving) = Moving::parse(&there.value) else { return };

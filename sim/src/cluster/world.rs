@@ -38,7 +38,7 @@ const WATCH_SILENCE_NS: u64 = 8_000 * MS;
 const EXPIRY_LATE_NS: u64 = 500 * MS;
 /// The most things that happen in one world: a world that goes round in a circle fails, and does
 /// not hang.
-const MOST_STEPS: u64 = 4_000_000;
+const MAX_STEPS: u64 = 4_000_000;
 
 /// Of what the world is made.
 #[derive(Debug, Clone)]
@@ -266,8 +266,8 @@ impl World {
     pub fn run(&self, ns: u64) {
         let until = self.time.now() + ns;
         self.time.run(until, || {
-            if self.time.steps() > MOST_STEPS && self.failure().is_none() {
-                self.fail(format!("{MOST_STEPS} things happened, and it is not over"));
+            if self.time.steps() > MAX_STEPS && self.failure().is_none() {
+                self.fail(format!("{MAX_STEPS} things happened, and it is not over"));
             }
             self.failure.borrow().is_none()
         });

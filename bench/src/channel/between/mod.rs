@@ -28,7 +28,7 @@ use std::time::Duration;
 /// How long an idle end is asked to end.
 const IDLE_END: Duration = Duration::from_secs(5);
 /// Connections of one launch that may stall until the arm is given up for this launch.
-const MOST_STALLS: usize = 3;
+const MAX_STALLS: usize = 3;
 
 /// The scenario.
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +138,7 @@ impl Bench<'_> {
     fn run(&mut self, case: Case, results: &mut Results) -> Result<(), BenchError> {
         for round in 0..self.plan.rounds {
             for arm in rotated(case.arms(), self.launch + round) {
-                if arm.is_network() && self.stalls >= MOST_STALLS {
+                if arm.is_network() && self.stalls >= MAX_STALLS {
                     continue;
                 }
                 match self.repeat(case, arm, round) {
@@ -221,7 +221,7 @@ impl Bench<'_> {
             &mut results.notes,
             format!("launch {}: TCP failed ({} so far): {error}", self.launch + 1, self.stalls),
         );
-        if self.stalls == MOST_STALLS {
+        if self.stalls == MAX_STALLS {
             let text = format!("launch {}: TCP is not measured any more", self.launch + 1);
             note(&mut results.notes, text);
         }

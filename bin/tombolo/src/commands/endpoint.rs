@@ -17,7 +17,7 @@ use std::time::Duration;
 const WHO: &str = "Who speaks";
 
 /// Longest time that may be said, in seconds: a year. What waits longer waits for ever.
-const LONGEST_S: u64 = 365 * 86_400;
+const MAX_S: u64 = 365 * 86_400;
 
 #[derive(Debug, Subcommand)]
 pub enum EndpointCommand {
@@ -269,7 +269,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         "h" => number.checked_mul(3_600_000),
         _ => return Err(HOW.to_owned()),
     };
-    let longest = LONGEST_S * 1_000;
+    let longest = MAX_S * 1_000;
     milliseconds
         .filter(|ms| *ms <= longest)
         .map(Duration::from_millis)

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use topology::rate_text;
 
 /// How long the daemon may take to come back as a node of the cluster.
-const RETURN_PATIENCE: Duration = Duration::from_secs(20);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often it is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Longest certificate or key that is read.
@@ -308,7 +308,7 @@ fn become_a_node(arguments: &PlaceArgs, path: &str, request: &impl serde::Serial
             Err(error @ (ClientError::NotRunning { .. } | ClientError::Broken { .. })) => error.to_string(),
             Err(error) => return Err(error.into()),
         };
-        if begun.elapsed() > RETURN_PATIENCE {
+        if begun.elapsed() > RETURN_TIMEOUT {
             let log = place(arguments)?.daemon_log();
             return Err(Failure::new(format!("the daemon is not back as a node of the cluster: {problem}"))
                 .help(format!("see {}, and `tombolo node ls`", log.display())));

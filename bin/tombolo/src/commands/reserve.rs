@@ -21,9 +21,9 @@ use topology::{
 };
 
 /// Longest time that is simulated: what a person waits for.
-const LONGEST_SIMULATION_NS: u64 = 600_000_000_000;
+const MAX_SIMULATION_NS: u64 = 600_000_000_000;
 /// Most periods that are simulated on one processor: what a person waits for, too.
-const MOST_SIMULATED: u64 = 10_000_000;
+const MAX_SIMULATED: u64 = 10_000_000;
 /// Exit codes of whoever becomes another command and can't (POSIX, `env`).
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
@@ -634,8 +634,8 @@ fn suspend(place: &PlaceArgs, name: &str, verb: &str) -> Result<(), Failure> {
 
 /// Runs what is promised on each processor in virtual time, everybody always wanting all of it.
 fn simulate(place: &PlaceArgs, over_ns: u64, json: bool) -> Result<(), Failure> {
-    if over_ns > LONGEST_SIMULATION_NS {
-        return Err(Failure::misuse(format!("at most {} are simulated", nanos_text(LONGEST_SIMULATION_NS))));
+    if over_ns > MAX_SIMULATION_NS {
+        return Err(Failure::misuse(format!("at most {} are simulated", nanos_text(MAX_SIMULATION_NS))));
     }
     let book: Book = wait(client(place)?.get("reserve"))??;
     let costs = Costs::new(book.node.switch_ns).map_err(|error| Failure::new(error.to_string()))?;
@@ -681,9 +681,9 @@ fn simulate(place: &PlaceArgs, over_ns: u64, json: bool) -> Result<(), Failure> 
 /// Periods of these tasks on a processor in that time, and how many of them are late.
 fn simulated(rule: Rule, tasks: &[Task], processor: usize, over_ns: u64) -> Result<(u64, usize), Failure> {
     let periods: u64 = tasks.iter().map(|task| over_ns.div_ceil(task.period_ns())).sum();
-    if periods > MOST_SIMULATED {
+    if periods > MAX_SIMULATED {
         let words = format!(
-            "{periods} periods would be simulated on processor {processor}, and {MOST_SIMULATED} are the most"
+            "{periods} periods would be simulated on processor {processor}, and {MAX_SIMULATED} are the most"
         );
         return Err(Failure::misuse(words).help("give a shorter time: --over 1s"));
     }

@@ -14,7 +14,7 @@ use wire::control::{Event, MountedService};
 /// The owner of the files below `/srv`: the domain's root.
 const OWNER: (u32, u32) = (0, 0);
 /// How long the daemon may take for an answer.
-const DAEMON_PATIENCE: Duration = Duration::from_secs(10);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before a link that the daemon refused is asked for again, if nothing is heard
 /// meanwhile.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -110,7 +110,7 @@ struct Links<'a> {
 
 impl Links<'_> {
     fn run(&mut self) -> Result<(), ControlError> {
-        let services = self.control.services(Instant::now() + DAEMON_PATIENCE)?;
+        let services = self.control.services(Instant::now() + DAEMON_TIMEOUT)?;
         self.learn(services);
         loop {
             let complete = self.link()?;
@@ -151,7 +151,7 @@ impl Links<'_> {
             if self.linked.get(name) == Some(&generation) {
                 continue;
             }
-            match self.control.connect_service(service, name, 0, Instant::now() + DAEMON_PATIENCE) {
+            match self.control.connect_service(service, name, 0, Instant::now() + DAEMON_TIMEOUT) {
                 Ok((_, end)) => {
                     self.handle.connect(*entrance, end);
                     self.linked.insert(name, generation);

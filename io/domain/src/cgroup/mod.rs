@@ -10,7 +10,7 @@ mod pin;
 mod share;
 mod usage;
 
-pub use share::{Device, LONGEST_PERIOD_US, Quota, QuotaFile, SHORTEST_PERIOD_US};
+pub use share::{Device, MAX_PERIOD_US, Quota, QuotaFile, SHORTEST_PERIOD_US};
 pub use usage::{Memory, Usage};
 
 use crate::error::{Context, Error, Result};

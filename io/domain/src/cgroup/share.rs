@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// quota, too.
 pub const SHORTEST_PERIOD_US: u64 = 1_000;
 /// Longest one (`max_cfs_quota_period`).
-pub const LONGEST_PERIOD_US: u64 = 1_000_000;
+pub const MAX_PERIOD_US: u64 = 1_000_000;
 /// Weight of whoever has a promise, version 1: the most there is, so that a promise is kept beside
 /// whoever has none.
 const PROMISED_SHARES: u64 = 262_144;
@@ -43,7 +43,7 @@ impl Quota {
     #[must_use]
     pub fn of(budget_ns: u64, period_ns: u64) -> (Self, bool) {
         let period_us = (period_ns / 1_000).max(1);
-        let parts = period_us.div_ceil(LONGEST_PERIOD_US);
+        let parts = period_us.div_ceil(MAX_PERIOD_US);
         let mut target_us = (period_us / parts).max(1);
         let budget_us = |target_us: u64| {
             let share = u128::from(budget_ns) * u128::from(target_us);
@@ -56,7 +56,7 @@ impl Quota {
             let needed =
                 u128::from(SHORTEST_PERIOD_US) * u128::from(period_ns) / u128::from(budget_ns.max(1));
             let needed = u64::try_from(needed).unwrap_or(u64::MAX).max(SHORTEST_PERIOD_US);
-            target_us = needed.clamp(target_us, LONGEST_PERIOD_US);
+            target_us = needed.clamp(target_us, MAX_PERIOD_US);
         }
         (Self { budget_us: budget_us(target_us).max(SHORTEST_PERIOD_US), period_us: target_us }, exact)
     }
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(Quota::of(5_680_001, 40_000_000).0, quota(5_681, 40_000));
         for (budget, period) in [(1, 1), (1, 3_600_000_000), (3_600_000_000, 3_600_000_000), (7, 13)] {
             let (Quota { budget_us, period_us }, _) = of(budget, period);
-            assert!((SHORTEST_PERIOD_US..=LONGEST_PERIOD_US).contains(&period_us), "{budget} {period}");
+            assert!((SHORTEST_PERIOD_US..=MAX_PERIOD_US).contains(&period_us), "{budget} {period}");
             assert!(budget_us >= SHORTEST_PERIOD_US);
             assert!(u128::from(budget_us) * u128::from(period) >= u128::from(budget) * u128::from(period_us));
         }

@@ -37,7 +37,7 @@ use sys::signals::SignalDescriptor;
 /// monitor opens otherwise.
 pub const KEPT_BASE: RawFd = 100;
 /// How long the last output of a domain that ended may take from its pipes to us.
-const LEFT_PATIENCE: Duration = Duration::from_secs(2);
+const LEFT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much output is read at once, in bytes: what a pipe holds by default.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -339,7 +339,7 @@ impl Monitor {
     /// Reads what is left when all processes of the domain are gone, whoever else may have been
     /// given its streams.
     fn drain_last(&mut self, buffer: &mut [u8]) {
-        let deadline = Instant::now() + LEFT_PATIENCE;
+        let deadline = Instant::now() + LEFT_TIMEOUT;
         self.streams.iter().flatten().for_each(aside::finish);
         loop {
             self.drain(buffer);

@@ -9,7 +9,7 @@ use super::*;
 use crate::Options;
 
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A copy asks what its grant stands for while the owner is about to move the buffer. The daemon
 /// names the buffer that is being left, and a moment later says that the grant has moved. Where
@@ -22,7 +22,7 @@ fn word_of_a_move_that_comes_together_with_an_answer_is_not_lost() {
     let options = Options { control: Some(daemon.socket("a")), ..Options::default() };
     let mut owner = Endpoint::bind(Some("owner"), &options).unwrap();
     let mut copier = Endpoint::bind(Some("copier"), &options).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     owner.find("copier", Some(deadline)).unwrap();
     let mut buffer = owner.buffer(4096, Access::Read).unwrap();
     buffer.write(0, &[7; 4096]).unwrap();
@@ -58,7 +58,7 @@ fn word_of_a_move_that_comes_together_with_an_answer_is_not_lost() {
 fn await_news(endpoint: &Endpoint) {
     let news = endpoint.member.as_ref().and_then(Member::descriptor).unwrap();
     let mut polled = [PollFd::from_borrowed_fd(news, PollFlags::IN)];
-    let patience = session::timespec(PATIENCE);
+    let patience = session::timespec(TIMEOUT);
     rustix::io::retry_on_intr(|| poll(&mut polled, Some(&patience))).unwrap();
     assert!(!polled[0].revents().is_empty(), "the daemon has answered");
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use session::{Control, ControlError};
 
-use super::{ANSWER_PATIENCE, Member, NAME_BYTES_MAX, RETRY, of_wire};
+use super::{ANSWER_TIMEOUT, Member, NAME_BYTES_MAX, RETRY, of_wire};
 use crate::{Endpoint, Failed, Options};
 
 /// Why a program did not become an endpoint.
@@ -93,7 +93,7 @@ impl Endpoint {
     /// See [`BindError`].
     pub fn bind(name: Option<&str>, options: &Options) -> Result<Endpoint, Failed<BindError>> {
         let control = Control::connect(&path(options)).map_err(BindError::of).map_err(Failed::Call)?;
-        bind_over(control, name, options, Instant::now() + ANSWER_PATIENCE)
+        bind_over(control, name, options, Instant::now() + ANSWER_TIMEOUT)
     }
 
     /// The same, and waits until the daemon is there, and until no other program has the name.
@@ -116,7 +116,7 @@ impl Endpoint {
                 }
                 error => Failed::Call(BindError::of(error)),
             })?;
-            let patience = Instant::now() + ANSWER_PATIENCE;
+            let patience = Instant::now() + ANSWER_TIMEOUT;
             let answer_by = deadline.map_or(patience, |deadline| deadline.min(patience));
             let error = match bind_over(control, name, options, answer_by) {
                 Err(Failed::Call(error)) if error.may_pass() => error,
@@ -158,7 +158,7 @@ impl Endpoint {
 pub(crate) fn bind_backup(name: &str, options: &Options) -> Result<Endpoint, Failed<BindError>> {
     let mut control = Control::connect(&path(options)).map_err(BindError::of).map_err(Failed::Call)?;
     check_length(name)?;
-    let bound = control.back(name, Instant::now() + ANSWER_PATIENCE);
+    let bound = control.back(name, Instant::now() + ANSWER_TIMEOUT);
     let bound = bound.map_err(BindError::of).map_err(Failed::Call)?;
     let mut endpoint = Endpoint::new(of_wire(bound.address), None, options)?;
     endpoint.member = Some(Member { backs: true, ..Member::new(control, name, bound)? });

@@ -34,7 +34,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Pause before what was refused for the moment is asked once more.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
 /// How long the daemon may take for its answer.
-pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest name that is asked for: no topology has one.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// News that are taken in at a time; the rest keeps the descriptor readable.
@@ -547,7 +547,7 @@ impl Member {
     /// Ends the endpoint at the daemon.
     fn unbind(&mut self) -> Result<(), ControlError> {
         if self.is_up() {
-            self.control.unbind(self.address.slot, Instant::now() + ANSWER_PATIENCE)
+            self.control.unbind(self.address.slot, Instant::now() + ANSWER_TIMEOUT)
         } else {
             Ok(())
         }

@@ -8,10 +8,10 @@ use super::*;
 use crate::Options;
 
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn soon() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 fn address(slot: u32) -> Address {

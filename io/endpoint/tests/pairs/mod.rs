@@ -8,10 +8,10 @@ use channel::{Config, SpinPolicy, pair};
 use endpoint::{Address, Endpoint, Options, Rights};
 
 /// Longer than anything here takes, on the busiest machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn soon() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 /// A deadline that is short, for what does not come.

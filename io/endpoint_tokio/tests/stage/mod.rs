@@ -14,16 +14,16 @@ pub const OTHER: Address = Address { slot: 2, generation: 1 };
 pub const SERVER: Address = Address { slot: 3, generation: 1 };
 
 /// Long enough for a machine under load; what is tested is that none of it is needed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("it hangs") })
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, work).await.expect("it hangs") })
 }
 
 /// A deadline that nothing needs.
 pub fn soon() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 fn introduce(one: &mut endpoint::Endpoint, other: &mut endpoint::Endpoint) {

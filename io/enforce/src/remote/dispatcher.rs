@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(30);
 /// How often it looks whether anybody is left.
 const LOOK: Duration = Duration::from_secs(5);
 /// Longest wait for an effect in one request: others wait for it, and nobody is scanned.
-const MOST_EFFECT_MS: u64 = 1_000;
+const MAX_EFFECT_MS: u64 = 1_000;
 /// How long a client may take to send or take a message.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -245,7 +245,7 @@ impl Dispatcher {
                 Response::Committed(committed)
             }
             Request::Effect { at_most_ms } => {
-                let at_most = Duration::from_millis(at_most_ms.min(MOST_EFFECT_MS));
+                let at_most = Duration::from_millis(at_most_ms.min(MAX_EFFECT_MS));
                 Response::Effect(self.enforcer.effect(at_most)?)
             }
             Request::Report => Response::Report(self.enforcer.report()?),

@@ -11,9 +11,9 @@ use crate::plan::Plan;
 
 /// Version of what is said. Another one is refused, and its dispatcher replaced.
 pub const VERSION: u32 = 2;
-/// Longest message: a plan of [`crate::MOST_VTMS`] machines that name [`crate::MOST_PIDS`]
+/// Longest message: a plan of [`crate::MAX_VTMS`] machines that name [`crate::MAX_PIDS`]
 /// processes each is well below.
-pub const MOST_BYTES: u32 = 64 << 20;
+pub const MAX_BYTES: u32 = 64 << 20;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ impl Response {
 /// The socket's.
 pub fn send(mut to: impl Write, message: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec(message).map_err(|error| broken(&error))?;
-    let length = u32::try_from(text.len()).ok().filter(|length| *length <= MOST_BYTES);
+    let length = u32::try_from(text.len()).ok().filter(|length| *length <= MAX_BYTES);
     let length = length.ok_or_else(|| broken(&format!("a message of {} bytes is too long", text.len())))?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.extend(text);
@@ -118,7 +118,7 @@ pub fn receive<T: DeserializeOwned>(mut from: impl Read) -> Result<T> {
     let mut length = [0; 4];
     from.read_exact(&mut length).map_err(|error| broken(&error))?;
     let length = u32::from_le_bytes(length);
-    if length > MOST_BYTES {
+    if length > MAX_BYTES {
         return Err(broken(&format!("a message of {length} bytes is too long")));
     }
     // Room is made for what comes, not for what was announced.

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::jobs::Jobs;
 
 /// Most periods of one job that may be behind; what comes on top is late, and forgotten.
-const MOST_BEHIND: usize = 64;
+const MAX_BEHIND: usize = 64;
 
 #[derive(Debug)]
 struct Job {
@@ -71,7 +71,7 @@ impl Simulated {
                     job.left_ns = job.task.budget_ns();
                     core.turn(number, who, Some(job.next_ns))?;
                 }
-                if job.begun_ns.len() < MOST_BEHIND {
+                if job.begun_ns.len() < MAX_BEHIND {
                     job.begun_ns.push_back(job.next_ns);
                 } else {
                     job.late = true;

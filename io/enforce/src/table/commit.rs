@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver};
 
-use reserve::dispatch::MOST_JOBS;
+use reserve::dispatch::MAX_JOBS;
 
 use super::inside::Inside;
 use super::lane::{self, Crew, Grip, Order};
@@ -118,7 +118,7 @@ impl Table {
             let (answer, said) = mpsc::sync_channel(1);
             let Some(lane) = self.lanes.get_mut(&processor) else { return Err(lane::silent()) };
             let cycle_ns = change.table.cycle_ns();
-            let fits = crews.iter().all(|(_, crew): &(String, Crew)| crew.jobs.len() <= MOST_JOBS);
+            let fits = crews.iter().all(|(_, crew): &(String, Crew)| crew.jobs.len() <= MAX_JOBS);
             let knows = lane.shared.order(Order::Change { change, crews, answer });
             let at_ns = lane.horizon.change(sys::clock::clock_ns(), cycle_ns);
             if knows && fits && exchanges.contains(&processor) {

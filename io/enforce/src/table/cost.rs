@@ -20,7 +20,7 @@ const COUNTED_PERCENT: usize = 95;
 const BASE_NS: u64 = 25_000;
 /// The most that is charged for one thread's change of class, in ns: a measurement of more was
 /// disturbed.
-const MOST_CLASS_NS: u64 = 20_000;
+const MAX_CLASS_NS: u64 = 20_000;
 
 /// The cost of a switch.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ impl Cost {
     pub fn for_threads(self, threads: usize) -> u64 {
         let threads = u64::try_from(threads.max(1)).unwrap_or(u64::MAX);
         let all = self.class_ns.saturating_mul(3).saturating_mul(threads).saturating_add(BASE_NS);
-        all.min(reserve::LONGEST_SWITCH_NS)
+        all.min(reserve::MAX_SWITCH_NS)
     }
 }
 
@@ -81,8 +81,8 @@ pub fn measure(real_time: bool) -> Cost {
     }
     spans.sort_unstable();
     let counted = spans.len() * COUNTED_PERCENT / 100;
-    let class_ns = spans.get(counted.saturating_sub(1)).copied().unwrap_or(MOST_CLASS_NS);
-    Cost { class_ns: class_ns.min(MOST_CLASS_NS) }
+    let class_ns = spans.get(counted.saturating_sub(1)).copied().unwrap_or(MAX_CLASS_NS);
+    Cost { class_ns: class_ns.min(MAX_CLASS_NS) }
 }
 
 /// The needs and abilities of tables on this machine, where each virtual task machine has one
@@ -100,8 +100,8 @@ pub fn means() -> Means {
 pub fn means_of(switch_ns: u64) -> Means {
     // A cost is bounded where it is worked out; one that nobody believes is the dearest that is
     // believed.
-    let costs = Costs::new(switch_ns.min(reserve::LONGEST_SWITCH_NS)).unwrap_or_default();
-    Means { costs, most_ppm: super::MOST_PPM }
+    let costs = Costs::new(switch_ns.min(reserve::MAX_SWITCH_NS)).unwrap_or_default();
+    Means { costs, most_ppm: super::MAX_PPM }
 }
 
 /// The threads of the largest of them, as far as their switches are charged for.

@@ -33,11 +33,11 @@ pub const LANE_PRIORITY: u32 = 30;
 /// From when a wake-up is so late that the machine must have been away, in ns.
 const AWAY_NS: u64 = 1_000_000_000;
 /// The longest sleep, in ns: a wake-up that got lost costs no more.
-const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+const MAX_SLEEP_NS: u64 = 1_000_000_000;
 
 /// Descriptors of processes: half of what a process has by default. Whoever is beyond is known by
 /// numbers alone.
-pub const MOST_PIDFDS: usize = 512;
+pub const MAX_PIDFDS: usize = 512;
 
 /// How long an answer of a lane is looked for before it is slept for, in ns: some wake-ups between
 /// processors.
@@ -90,7 +90,7 @@ pub struct Handle {
     pub pidfd: Option<Arc<Pidfd>>,
 }
 
-/// A descriptor of a process, of which all handles together have [`MOST_PIDFDS`].
+/// A descriptor of a process, of which all handles together have [`MAX_PIDFDS`].
 #[derive(Debug)]
 pub struct Pidfd(OwnedFd);
 
@@ -99,7 +99,7 @@ static PIDFDS: AtomicUsize = AtomicUsize::new(0);
 impl Pidfd {
     /// Opens the handle of a process; `None`: it is gone, or there are as many as may be.
     pub fn open(process: u32) -> Option<Self> {
-        let may = |count: usize| (count < MOST_PIDFDS).then_some(count + 1);
+        let may = |count: usize| (count < MAX_PIDFDS).then_some(count + 1);
         PIDFDS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, may).ok()?;
         // What it does not become is given back here.
         sys::process::pidfd_open(process).map(Self).inspect_err(|_| give_pidfd_back()).ok()
@@ -290,7 +290,7 @@ pub fn run(shared: Arc<Shared>, record: bool) -> Result<()> {
         }
         lane.turn_to(decision.vtm, decision.job, now, due_ns);
         due_ns = decision.until_ns;
-        let until = due_ns.min(now.saturating_add(LONGEST_SLEEP_NS));
+        let until = due_ns.min(now.saturating_add(MAX_SLEEP_NS));
         if lane.shared.orders.end() {
             sys::schedule::sleep_until(lane.shared.orders.place(), BETWEEN, until);
         }

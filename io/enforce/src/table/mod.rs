@@ -52,7 +52,7 @@ pub use lane::LANE_PRIORITY;
 
 /// Most of a processor that is promised, in millionths: the kernel keeps 5 % from all real-time
 /// threads, and the dispatcher itself needs some.
-pub const MOST_PPM: u64 = 930_000;
+pub const MAX_PPM: u64 = 930_000;
 /// From when the longer span is taken, in millionths of a processor.
 const NEARLY_FULL_PPM: u64 = 700_000;
 /// The quota that the kernel begins a cgroup's period with, and the one that we begin its time
@@ -66,7 +66,7 @@ const FAREWELL_NS: u64 = 50_000_000;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The span over which the kernel bounds real-time time of jobs, in us, and the longest.
 const BOUND_PERIOD_US: u64 = 100_000;
-const LONGEST_BOUND_PERIOD_US: u64 = 1_000_000;
+const MAX_BOUND_PERIOD_US: u64 = 1_000_000;
 /// Of how many virtual task machines one scan looks for who came and went: it takes time that is
 /// nobody's budget.
 const SCANNED: usize = 8;
@@ -282,7 +282,7 @@ impl Table {
         let ability = Ability {
             kind: Kind::Table,
             switch_ns: cost.for_threads(1),
-            most_ppm: MOST_PPM,
+            most_ppm: MAX_PPM,
             processors,
             caveats,
         };
@@ -328,13 +328,8 @@ impl Table {
     fn check_shares(&self, plan: &Plan) -> Result<()> {
         for processor in plan.processors() {
             let asked_ppm = share_ppm(plan, processor);
-            if asked_ppm > MOST_PPM {
-                return Err(EnforceError::TooMuch {
-                    kind: "table",
-                    processor,
-                    asked_ppm,
-                    most_ppm: MOST_PPM,
-                });
+            if asked_ppm > MAX_PPM {
+                return Err(EnforceError::TooMuch { kind: "table", processor, asked_ppm, most_ppm: MAX_PPM });
             }
         }
         match plan.vtms.iter().find(|vtm| !self.ability.processors.contains(&vtm.processor)) {
@@ -394,8 +389,8 @@ impl Table {
         // Over a longer span what a table gives varies less: where little is left over, only that
         // keeps the kernel from stepping in on its own.
         let is_full = fullest.is_some_and(|ppm| ppm > NEARLY_FULL_PPM);
-        let shortest_us = if is_full { LONGEST_BOUND_PERIOD_US } else { BOUND_PERIOD_US };
-        let period_us = (2 * longest_us).clamp(shortest_us, LONGEST_BOUND_PERIOD_US);
+        let shortest_us = if is_full { MAX_BOUND_PERIOD_US } else { BOUND_PERIOD_US };
+        let period_us = (2 * longest_us).clamp(shortest_us, MAX_BOUND_PERIOD_US);
         let mut most = 0;
         for plan in plans {
             for processor in plan.processors() {
@@ -410,7 +405,7 @@ impl Table {
                 most = within.fold(0_u64, u64::saturating_add).max(most);
             }
         }
-        let runtime_us = most.clamp(1_000, period_us * MOST_PPM / 1_000_000);
+        let runtime_us = most.clamp(1_000, period_us * MAX_PPM / 1_000_000);
         let now = self.bounds_us;
         if now == (runtime_us, period_us) {
             return Ok(());

@@ -193,7 +193,7 @@ fn flood(sender: &Mutex<Sender>, state: &Mutex<State>, stop: &AtomicBool) {
             let capsule = Header { session, ..Header::new(Kind::Capsule) };
             let said = [state.flooded as u8; 1000];
             drop(state);
-            let soon = Some(std::time::Instant::now() + super::PATIENCE);
+            let soon = Some(std::time::Instant::now() + super::TIMEOUT);
             if sender.lock().unwrap().send(&message(capsule, &said), soon).is_err() {
                 return;
             }

@@ -25,7 +25,7 @@ use sys::namespace::UnshareFlags;
 use wire::control::{Event, MountedService, Reply, Request};
 
 /// Longest time that anything here may take.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Set in the frontend's process.
 const ROLE: &str = "TOMBOLO_TEST_FRONTEND";
 /// The unprivileged user that the frontend becomes.
@@ -240,7 +240,7 @@ impl Drop for Bed {
 
 /// Waits until `is` holds.
 pub fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !is() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         // tidy(sleep): what is awaited happens in another process, which tells nobody

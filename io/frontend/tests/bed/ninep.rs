@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 pub const ROOT_FID: u32 = 0;
 const NO_FID: u32 = u32::MAX;
@@ -32,7 +32,7 @@ impl Client {
     /// A connection about which nothing is agreed.
     pub fn raw(at: &Path) -> Self {
         let stream = UnixStream::connect(at).expect("connected");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         Self { stream, last_fid: 100 }
     }
 

@@ -21,7 +21,7 @@ use trial::Said;
 const DEVICE: &str = "/dev/kvm";
 /// How long a trial may take: some 20 ms of a processor where KVM works, so that a machine has to
 /// be very busy for that to be too short.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why KVM can't be used.
 #[derive(Debug, Error)]
@@ -62,7 +62,7 @@ fn try_guest(program: &Path) -> Result<(), NoKvm> {
     let mut command = Command::new(program);
     command.arg(trial::ROLE);
     let (mut child, mut words) = spawn(command, &[]).map_err(NoKvm::Trial)?;
-    let status = end_of(&mut child, PATIENCE);
+    let status = end_of(&mut child, TIMEOUT);
     judge(status.map_err(NoKvm::Trial)?, &mut words)
 }
 
@@ -72,7 +72,7 @@ fn judge(status: Option<ExitStatus>, words: &mut LastWords) -> Result<(), NoKvm>
     let Said { step, wrong } = Said::parse(words.bytes());
     let wrong = match (status, wrong) {
         (Some(status), _) if status.success() && step == Step::UserMode => return Ok(()),
-        (None, _) => format!("nothing more within {PATIENCE:?}"),
+        (None, _) => format!("nothing more within {TIMEOUT:?}"),
         (Some(_), Some(wrong)) => wrong,
         (Some(status), None) => format!("its process ended: {status}"),
     };
@@ -118,6 +118,6 @@ mod tests {
         let begun = std::time::Instant::now();
         let why = tried("printf '\\1'; exec sleep 1000").unwrap_err().to_string();
         assert!(why.ends_with("as far as real mode, and then: nothing more within 3s"), "{why}");
-        assert!(begun.elapsed() < PATIENCE * 5, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < TIMEOUT * 5, "{:?}", begun.elapsed());
     }
 }

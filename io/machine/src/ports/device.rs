@@ -22,12 +22,12 @@ use wire::guest::{End, Message, VECTOR_DATA, VECTOR_ROOM};
 const ASK_AGAIN_MS: u64 = 10_000;
 /// How often QEMU is asked whether it has taken all descriptors, or heard all rings. It takes one
 /// in each turn of its loop, of eight, and answers once in a turn or two.
-const MOST_LOOKS: u32 = 100;
+const MAX_LOOKS: u32 = 100;
 /// How long it has at least for taking them, in ms: where its answers come from another of its
 /// threads, a hundred of them say nothing of its loop's turns.
 const TAKE_MS: u64 = 2_000;
 /// How often a guest is asked once more before others no longer wait for it.
-const MOST_PATIENCE: u32 = 2;
+const MAX_TIMEOUT: u32 = 2;
 /// How often to look whether QEMU has let go of a region, in ms; it takes some 50.
 const LOOK_MS: u64 = 5;
 /// After which time that is not looked for any more, in ms.
@@ -240,10 +240,7 @@ impl Device {
 
     /// Whether it is being unplugged, by a guest that does its part in time.
     pub fn is_going(&self) -> bool {
-        self.plugged
-            && !self.deleted
-            && self.asked <= MOST_PATIENCE
-            && matches!(self.stage, Stage::Leaving(_))
+        self.plugged && !self.deleted && self.asked <= MAX_TIMEOUT && matches!(self.stage, Stage::Leaving(_))
     }
 
     pub fn answered(
@@ -306,7 +303,7 @@ impl Device {
         let Some(handover) = &mut self.handover else { return Next::default() };
         handover.looks = handover.looks.saturating_add(1);
         let since_ms = *handover.since_ms.get_or_insert(now_ms);
-        let may_look = handover.looks < MOST_LOOKS || now_ms < since_ms.saturating_add(TAKE_MS);
+        let may_look = handover.looks < MAX_LOOKS || now_ms < since_ms.saturating_add(TAKE_MS);
         match rustix::io::ioctl_fionread(&handover.qemus) {
             Ok(0) => Next::ask(Step::Settled, again),
             Ok(_) if may_look => Next::ask(Step::Taken, again),
@@ -406,7 +403,7 @@ impl Device {
         self.looks += 1;
         let quiet = self.ears.iter().all(|ear| ear.voice.as_ref().is_none_or(Voice::is_quiet));
         self.quiet = if quiet { self.quiet + 1 } else { 0 };
-        if self.quiet > 1 || self.looks >= MOST_LOOKS {
+        if self.quiet > 1 || self.looks >= MAX_LOOKS {
             let (step, command) = self.unplug();
             return Next::ask(step, command);
         }

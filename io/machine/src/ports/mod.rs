@@ -31,11 +31,11 @@ use wire::guest::{End, MAX_CHANNELS, Message};
 
 /// Most descriptors that are given to QEMU until they have taken two certain numbers: as many as
 /// are free below those.
-const MOST_COVERS: usize = 64;
+const MAX_COVERS: usize = 64;
 
 /// Most channels of a guest whose rings the kernel passes on. Each takes two of the 128 instances
 /// of inotify that the kernel gives all programs of a user together.
-const MOST_WATCHES: usize = 8;
+const MAX_WATCHES: usize = 8;
 
 /// The step within a port that an answer of QEMU's belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Ports {
             waiting: VecDeque::new(),
             table: Box::new(table),
             clean_up: CleanUp::default(),
-            most_watches: MOST_WATCHES,
+            most_watches: MAX_WATCHES,
         }
     }
 
@@ -214,7 +214,7 @@ impl Ports {
         let covers = &self.clean_up.covers;
         let has = |number: u32, socket: &OwnedFd| self.table.has_at(number, socket);
         let covered = |number: &u32| covers.iter().any(|(_, socket)| has(*number, socket));
-        if !device.numbers().iter().all(covered) && covers.len() < MOST_COVERS {
+        if !device.numbers().iter().all(covered) && covers.len() < MAX_COVERS {
             // Where there is no socket, the numbers stay as they are: the next device is likely to
             // take them.
             if let Ok((socket, given)) = sys::descriptors::stream_pair() {

@@ -374,14 +374,14 @@ fn what_the_kernel_passes_on_ends_before_the_device_goes() {
 #[test]
 fn not_every_channel_has_a_watch() {
     let mut ports = Ports::new(FakeTable::default());
-    let peers: Vec<_> = (0..MOST_WATCHES + 2).map(|_| plugged(&mut ports, Hearing::Doorbells).2).collect();
+    let peers: Vec<_> = (0..MAX_WATCHES + 2).map(|_| plugged(&mut ports, Hearing::Doorbells).2).collect();
     let watches = |ports: &Ports| ports.devices().filter(|(_, device)| device.has_watch()).count();
     if watches(&ports) == 0 {
         println!("skipped: no watch for a doorbell here");
         return;
     }
     // Other tests take some of the instances that there are.
-    assert!(watches(&ports) <= MOST_WATCHES);
+    assert!(watches(&ports) <= MAX_WATCHES);
     let descriptors = peers.into_iter().map(ChannelEnd::into_descriptors).collect::<Vec<_>>();
     drop(descriptors);
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// How long a QEMU may take that halts at once, or says its version: some 100 ms.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// The least that QEMU takes as a firmware, in bytes.
 const FIRMWARE_BYTES: usize = 64 * 1024;
 /// Where a processor begins, in a firmware of that size.
@@ -29,7 +29,7 @@ pub enum NotTaken {
     #[error("QEMU can't be tried under KVM: {0}")]
     Try(#[source] io::Error),
     /// A machine did not get as far as its first instruction.
-    #[error("a machine of QEMU's that halts at once did not get there under KVM within {PATIENCE:?}")]
+    #[error("a machine of QEMU's that halts at once did not get there under KVM within {TIMEOUT:?}")]
     Hangs,
     /// QEMU refused.
     #[error("QEMU can't use KVM: {0}")]
@@ -47,7 +47,7 @@ pub(crate) fn try_kvm(qemu: &Path) -> Result<(), NotTaken> {
     command.args(["-machine", "pc", "-accel", "kvm", "-cpu", "host", "-device", "isa-debug-exit"]);
     command.arg("-bios").arg(format!("/proc/self/fd/{}", firmware.as_raw_fd()));
     let (mut child, mut words) = spawn(command, &[&firmware]).map_err(NotTaken::Try)?;
-    let status = end_of(&mut child, PATIENCE).map_err(NotTaken::Try)?;
+    let status = end_of(&mut child, TIMEOUT).map_err(NotTaken::Try)?;
     words.read();
     match status {
         None => Err(NotTaken::Hangs),
@@ -62,7 +62,7 @@ pub(crate) fn version_of(qemu: &Path) -> Option<Version> {
     let mut command = Command::new(qemu);
     command.arg("--version");
     let (mut child, mut words) = spawn(command, &[]).ok()?;
-    end_of(&mut child, PATIENCE).ok()??;
+    end_of(&mut child, TIMEOUT).ok()??;
     words.read();
     words.shown().split_whitespace().find_map(|word| {
         let mut numbers = word.trim_end_matches(',').split('.').map(str::parse);

@@ -98,7 +98,7 @@ impl Place {
         command
             .args(["harness::machine_process", "--exact", "--ignored", "--nocapture"])
             .env("MACHINE_DIR", self.directory.path())
-            .env("MACHINE_PATIENCE", format!("{pong_ms} {ping_every_ms} {qemu_ms} {off_ms}"))
+            .env("MACHINE_TIMEOUT", format!("{pong_ms} {ping_every_ms} {qemu_ms} {off_ms}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -185,7 +185,7 @@ fn stop_signals() -> [i32; 2] {
 #[ignore = "the other process of these tests, which start it"]
 fn machine_process() {
     let directory = PathBuf::from(std::env::var_os("MACHINE_DIR").unwrap());
-    let numbers = std::env::var("MACHINE_PATIENCE").unwrap();
+    let numbers = std::env::var("MACHINE_TIMEOUT").unwrap();
     let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
     let [pong_ms, ping_every_ms, qemu_ms, off_ms] = numbers[..] else { panic!("{numbers:?}") };
     let patience = Patience { pong_ms, ping_every_ms, qemu_ms, off_ms };

@@ -13,7 +13,7 @@ use sys::doorbell::Heard;
 use wire::control::{Event, GuestState, Reply, Request};
 use wire::guest::exec;
 
-const PATIENCE: Patience = Patience { pong_ms: 30_000, ping_every_ms: 200, qemu_ms: 30_000, off_ms: 30_000 };
+const TIMEOUT: Patience = Patience { pong_ms: 30_000, ping_every_ms: 200, qemu_ms: 30_000, off_ms: 30_000 };
 
 /// A daemon of the test.
 pub struct Daemon {
@@ -131,7 +131,7 @@ fn wait_for_death(listener: &OwnedFd) {
 fn a_guest_has_services_channels_and_a_frontend_as_any_domain() {
     let place = Place::new();
     let listener = Daemon::listen(&place);
-    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), PATIENCE);
+    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), TIMEOUT);
     let daemon = Daemon::meet(listener);
     daemon.until(GuestState::Started);
     // A frontend: two private sockets, of which packets go to the guest and back.
@@ -181,7 +181,7 @@ fn a_guest_has_services_channels_and_a_frontend_as_any_domain() {
 fn the_peer_of_a_guest_hears_of_its_end() {
     let place = Place::new();
     let listener = Daemon::listen(&place);
-    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), PATIENCE);
+    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), TIMEOUT);
     let daemon = Daemon::meet(listener);
     let (ours, peer) = apart();
     daemon.tell(&Reply::Connected { id: 1, channel: 99, memory: false }, Some((ours, &peer)));
@@ -198,7 +198,7 @@ fn the_peer_of_a_guest_hears_of_its_end() {
 fn a_peer_that_splices_holds_up_no_machine() {
     let place = Place::new();
     let listener = Daemon::listen(&place);
-    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), PATIENCE);
+    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), TIMEOUT);
     let daemon = Daemon::meet(listener);
     daemon.until(GuestState::Started);
     let (ours, hostile) = apart();
@@ -243,7 +243,7 @@ fn a_peer_that_splices_holds_up_no_machine() {
 fn a_daemon_that_dies_is_waited_for() {
     let place = Place::new();
     let listener = Daemon::listen(&place);
-    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), PATIENCE);
+    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), TIMEOUT);
     let daemon = Daemon::meet(listener);
     daemon.until(GuestState::Started);
     std::fs::remove_file(place.path("control.sock")).unwrap();

@@ -2,7 +2,7 @@
 //! answered before.
 
 use super::said::{EtcdError, Trouble};
-use super::{DEADLINE, ENDPOINT_PATIENCE, Etcd, Shared, probe};
+use super::{DEADLINE, ENDPOINT_TIMEOUT, Etcd, Shared, probe};
 use crate::RegistryError;
 use etcd_client::{Client, ResponseHeader};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Patience {
     pub(crate) one: Duration,
 }
 
-const USUAL: Patience = Patience { all: DEADLINE, one: ENDPOINT_PATIENCE };
+const USUAL: Patience = Patience { all: DEADLINE, one: ENDPOINT_TIMEOUT };
 
 /// An answer, and what it says of the etcd that it is from.
 pub(crate) struct Answered<T> {

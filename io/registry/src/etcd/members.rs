@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How long a copy may take in all: 2 GiB, the most that etcd holds where nobody says otherwise,
 /// from a slow disk.
-const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(600);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Pieces of a copy (32 KiB each, 4 MiB at the most) that wait for being written.
 const PIECES_UNDER_WAY: usize = 16;
 
@@ -146,7 +146,7 @@ impl Etcd {
         let shared = Arc::clone(&self.shared);
         let Some(runtime) = &self.shared.runtime else { return Err(failed("it is closed".into()).into()) };
         runtime.spawn(async move {
-            let sent = tokio::time::timeout(SNAPSHOT_PATIENCE, send(&shared, &say)).await;
+            let sent = tokio::time::timeout(SNAPSHOT_TIMEOUT, send(&shared, &say)).await;
             let why = match sent {
                 Ok(Ok(())) => return,
                 Ok(Err(why)) => why,

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// How long it may take, of the connection to the alert: who is content says nothing.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the TLS error at an endpoint, of either side; `None` if no such error was found.
 pub(super) async fn why(endpoint: &str, tls: &EtcdTls) -> Option<String> {
@@ -36,7 +36,7 @@ pub(super) async fn why(endpoint: &str, tls: &EtcdTls) -> Option<String> {
             Ok(_) => None,
         }
     };
-    tokio::time::timeout(PATIENCE, asked).await.ok().flatten()
+    tokio::time::timeout(TIMEOUT, asked).await.ok().flatten()
 }
 
 /// Host and port of a URL.

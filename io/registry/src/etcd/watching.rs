@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Pause before another endpoint is tried, if one did not do.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long an endpoint may take to begin with it.
-const PATIENCE: Duration = Duration::from_millis(1_600);
+const TIMEOUT: Duration = Duration::from_millis(1_600);
 /// How often a watch that hears nothing sees whether it is still wanted.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 
@@ -62,7 +62,7 @@ async fn follow_at(shared: &Arc<Shared>, index: usize, prefix: &str, next: &mut 
         let options = WatchOptions::new().with_prefix().with_start_revision(*next);
         client.watch(prefix, Some(options)).await.ok()
     };
-    let Ok(Some(mut stream)) = tokio::time::timeout(PATIENCE, begin).await else { return Ended::Lost };
+    let Ok(Some(mut stream)) = tokio::time::timeout(TIMEOUT, begin).await else { return Ended::Lost };
     loop {
         let answer = tokio::select! {
             answer = stream.message() => answer,

@@ -16,7 +16,7 @@ use sys::known::Known;
 use wire::control::{Consumer, Event, ServedService};
 
 /// How long [`offer_channel`] waits for the node's daemon.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Offers the channel service `name` of this domain: from now on programs of other domains can open
 /// it.
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// [`ControlError::Refused`]: the topology places no such channel in this domain (`ENOENT`, `EPERM`), or another program offers it
 /// already (`EBUSY`). [`ControlError`] for what else there is.
 pub fn offer_channel(name: &str) -> Result<Offer, ControlError> {
-    Offer::at(&Control::path(), name, Instant::now() + PATIENCE)
+    Offer::at(&Control::path(), name, Instant::now() + TIMEOUT)
 }
 
 /// An event of the service that a program offers.

@@ -12,7 +12,7 @@ use wire::control::MAX_WAIT_MS;
 /// itself.
 const ENTRANCE: &str = "api";
 /// How long the daemon may take for its answer, beside the wait that was asked for.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after an answer that came at once, and may be another one soon: the offering program does
 /// not read, or the daemon ends.
 const RETRY: Duration = Duration::from_millis(20);
@@ -50,7 +50,7 @@ fn try_open(control: &mut Control, name: &str, deadline: Option<Instant>) -> Res
     loop {
         let wait = left(deadline).min(Duration::from_millis(u64::from(MAX_WAIT_MS)));
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(MAX_WAIT_MS);
-        let answer_by = Instant::now() + wait + ANSWER_PATIENCE;
+        let answer_by = Instant::now() + wait + ANSWER_TIMEOUT;
         match control.connect_waiting(name, ENTRANCE, (0, wait_ms), answer_by) {
             Ok((_, end)) => return Ok(end),
             Err(ControlError::Refused { errno, .. })

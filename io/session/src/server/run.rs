@@ -64,7 +64,7 @@ pub(super) enum Role {
 }
 
 /// How long [`serve_program`] waits for the node's daemon.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A service that is being served.
 pub(super) struct Served {
@@ -127,7 +127,7 @@ pub fn serve(control: Control, make: Make<'_>, stop: Option<BorrowedFd<'_>>) -> 
 /// (`ENOENT`, `EPERM`), or another program offers it (`EBUSY`); with [`ControlError::Withdrawn`]:
 /// the file places it elsewhere now. [`ServeError::Service`]: it refuses its first settings.
 pub fn serve_program(name: &str, service: impl Service + 'static) -> Result<(), ServeError> {
-    let control = Control::connect_when_there(&Control::path(), Some(Instant::now() + PATIENCE))?;
+    let control = Control::connect_when_there(&Control::path(), Some(Instant::now() + TIMEOUT))?;
     Server::offering(control, name, Box::new(service))?.run(None)
 }
 

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// In front of a record's body.
 const HEADER_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
@@ -101,7 +101,7 @@ fn content(bytes: usize) -> Vec<u8> {
 
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("in time") });
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, test).await.expect("in time") });
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl Factory for Model {
         if known.jobs.contains_key(job) {
             return Err(ModelError::JobExists { machine: machine.to_owned(), job: job.to_owned() });
         }
-        if known.jobs.len() >= super::MOST_JOBS {
+        if known.jobs.len() >= super::MAX_JOBS {
             return Err(ModelError::TooManyJobs(machine.to_owned()));
         }
         let team = known.team;

@@ -72,7 +72,7 @@ impl Manager for Model {
     ) -> Result<Adaptation, ModelError> {
         for (machine, team) in &teams {
             team.jobs.keys().try_for_each(|job| check_name(job))?;
-            if team.jobs.len() > super::MOST_JOBS {
+            if team.jobs.len() > super::MAX_JOBS {
                 return Err(ModelError::TooManyJobs(machine.clone()));
             }
         }

@@ -38,10 +38,10 @@ pub use resource::{Id, Kind, Level, Resource};
 pub use scheduler::{Parameters, Schedule, Scheduler};
 
 /// Most jobs that a machine's team has: what an analysis looks at together.
-pub const MOST_JOBS: usize = crate::task::MOST_TASKS;
+pub const MAX_JOBS: usize = crate::task::MAX_TASKS;
 /// Longest name of a machine or a job, in bytes: a distributed container's and a domain's, and what
 /// stands between.
-pub const LONGEST_NAME: usize = 256;
+pub const MAX_NAME: usize = 256;
 
 /// The wish for a machine. The default is nothing, and a machine that is given nothing is expelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,7 +137,7 @@ pub enum ModelError {
         job: String,
     },
     /// More jobs than there may be.
-    #[error("`{0}` has {MOST_JOBS} jobs, the most that there may be")]
+    #[error("`{0}` has {MAX_JOBS} jobs, the most that there may be")]
     TooManyJobs(String),
     /// No resource has that number, or no longer.
     #[error("there is no resource {0}")]
@@ -164,7 +164,7 @@ pub enum ModelError {
     #[error("`{0}` asks for nothing; give it some processor time, network, memory or disk")]
     Nothing(String),
     /// No name for a machine or a job.
-    #[error("a name has 1 to {LONGEST_NAME} bytes, and this one {0}")]
+    #[error("a name has 1 to {MAX_NAME} bytes, and this one {0}")]
     Name(usize),
     /// Something else was changed since it was admitted.
     #[error("something else was changed meanwhile; ask again")]
@@ -439,5 +439,5 @@ impl Model {
 }
 
 fn check_name(name: &str) -> Result<(), ModelError> {
-    if name.is_empty() || name.len() > LONGEST_NAME { Err(ModelError::Name(name.len())) } else { Ok(()) }
+    if name.is_empty() || name.len() > MAX_NAME { Err(ModelError::Name(name.len())) } else { Ok(()) }
 }

@@ -88,7 +88,7 @@ impl Model {
 
     fn nowhere(&self, name: &str, wish: &Wish) -> ModelError {
         let processors = self.node.capacity().processors;
-        let wanted = (0..crate::partition::MOST_PROCESSORS).find(|number| wish.affinity.allows(*number));
+        let wanted = (0..crate::partition::MAX_PROCESSORS).find(|number| wish.affinity.allows(*number));
         let processor = wanted.unwrap_or(processors);
         NodeError::NoProcessor { name: name.to_owned(), processor, processors }.into()
     }

@@ -13,7 +13,7 @@ use wire::guest::{Boot, Decoder, ExecOptions, Message, Purpose, VERSION};
 
 /// How long the agent may take for an answer. It takes some ms; this is for a machine that has much
 /// else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An agent, its guest, and the other side of its port.
 pub struct Node {
@@ -53,7 +53,7 @@ impl Node {
             std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
         }
         let (port, theirs) = UnixStream::pair().expect("a socket pair");
-        port.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        port.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
         let agent = Command::new(env!("CARGO_BIN_EXE_agent-roles"))
             .arg("agent")
             .arg(folder.path())

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a node may take to send the body of a request: 4 MiB over a slow link.
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest body of who has shown no certificate: a request to join with all labels that a node may
 /// have.
 const MAX_STRANGERS_BODY_BYTES: usize = 64 << 10;
@@ -101,10 +101,10 @@ async fn only_nodes(request: Request, next: Next) -> Response {
 async fn whole(request: Request, most: usize) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
     let bad = |why: String| Problem::new(Code::BadRequest, why);
-    match tokio::time::timeout(BODY_PATIENCE, axum::body::to_bytes(body, most)).await {
+    match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, most)).await {
         Ok(Ok(body)) => Ok(Request::from_parts(head, Body::from(body))),
         Ok(Err(error)) => Err(bad(format!("the body has no more than {most} bytes: {error}"))),
-        Err(_) => Err(bad(format!("the body takes longer than {} s", BODY_PATIENCE.as_secs()))),
+        Err(_) => Err(bad(format!("the body takes longer than {} s", BODY_TIMEOUT.as_secs()))),
     }
 }
 

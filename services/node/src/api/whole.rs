@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long another node may take to say its part; a listing goes on without it.
-const PART_PATIENCE: Duration = Duration::from_secs(2);
+const PART_TIMEOUT: Duration = Duration::from_secs(2);
 /// The requests that other nodes may make of this one. Each has come with the certificate of a node
 /// of this cluster.
 pub(crate) fn routes() -> Router<Arc<Node>> {
@@ -72,9 +72,8 @@ pub(crate) async fn whole_rows(node: &Arc<Node>, following: &Arc<Following>) -> 
             let peers = Arc::clone(&following.peers);
             tokio::spawn(async move {
                 let rows = peers.call(&other.name, "/v1/here/domains".to_owned(), None);
-                let rows = tokio::time::timeout(PART_PATIENCE, rows)
-                    .await
-                    .unwrap_or_else(|_| Err("too slow".into()));
+                let rows =
+                    tokio::time::timeout(PART_TIMEOUT, rows).await.unwrap_or_else(|_| Err("too slow".into()));
                 rows.and_then(|rows| {
                     serde_json::from_value::<Vec<DomainRow>>(rows).map_err(|e| e.to_string())
                 })

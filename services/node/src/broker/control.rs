@@ -21,13 +21,13 @@ use wire::control::{MAX_WAIT_MS, Reply, Request, Whom};
 const BACKLOG: i32 = 1024;
 /// How long a connection that is one too many waits for another one's hang-up to be noticed, in
 /// all.
-const ROOM_PATIENCE: Duration = Duration::from_millis(5);
+const ROOM_TIMEOUT: Duration = Duration::from_millis(5);
 /// Connections of one domain that are open or being closed: as many as may be members, and again as
 /// many that were.
 const MAX_CONNECTIONS: usize = 2 * MAX_MEMBERS_PER_DOMAIN;
 /// How long a connection that asks for a channel waits for its domain's turn at the server, before
 /// it is refused.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(2);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The name under which answers with the broker's own descriptors take their turn: no service and
 /// no endpoint is called so.
 const OWN_DESCRIPTORS: &str = "own descriptors";
@@ -120,7 +120,7 @@ async fn admit(door: &Arc<Door>, socket: Guarded, turns: &Arc<Turns>) {
     if joined.is_none() {
         // tidy(sleep): others may have hung up a moment ago; this lets the loop hear of it, in
         // bounded time.
-        tokio::time::sleep(ROOM_PATIENCE).await;
+        tokio::time::sleep(ROOM_TIMEOUT).await;
         joined = door.broker.join(identity);
     }
     match joined {
@@ -236,7 +236,7 @@ impl Talk {
         if taken {
             // tidy(sleep): the program before may have ended a moment ago; this lets the loop hear
             // of it, in bounded time.
-            tokio::time::sleep(ROOM_PATIENCE).await;
+            tokio::time::sleep(ROOM_TIMEOUT).await;
         }
         if let Request::Connect { service, entrance, wait_ms, .. } = &request
             && *wait_ms != 0
@@ -256,7 +256,7 @@ impl Talk {
             // Nobody is refused because others of its domain ask at the same time; it waits for its
             // turn.
             let turn = self.turns.at(offered).acquire_owned();
-            match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
+            match tokio::time::timeout(ATTACH_TIMEOUT, turn).await {
                 Ok(Ok(permit)) => room = Some(permit),
                 _ => {
                     self.broker.refuse_turn(self.id, *number);
@@ -315,7 +315,7 @@ impl Talk {
     /// and has been told.
     async fn turn(&self, number: u64, whose: &str) -> Option<OwnedSemaphorePermit> {
         let turn = self.turns.at(Some(whose)).acquire_owned();
-        match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
+        match tokio::time::timeout(ATTACH_TIMEOUT, turn).await {
             Ok(Ok(permit)) => Some(permit),
             _ => {
                 self.broker.refuse_introduction(self.id, number);

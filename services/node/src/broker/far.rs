@@ -28,7 +28,7 @@ pub(crate) const MAX_WAITING_ORDERS: usize = 16 * 1024;
 /// open.
 const MAX_ALLEGED: usize = 16 * 1024;
 /// How long the other node may take to answer an open.
-pub(crate) const FAR_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const FAR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// On which node a domain is: of a distributed container, of a domain. It is called with the
 /// broker's lock held, and does not wait.
@@ -103,7 +103,7 @@ impl Refused {
                 errno,
                 message: format!(
                     "node {node} has not answered for {} s: the link to it may be cut (`tombolo link ls`); try again",
-                    FAR_PATIENCE.as_secs()
+                    FAR_TIMEOUT.as_secs()
                 ),
             }),
         }
@@ -313,7 +313,7 @@ impl Broker {
 
     /// Waits for the other node, and answers the member.
     pub(crate) async fn finish_far(&self, id: MemberId, mut open: FarOpen) {
-        let answer = tokio::time::timeout(FAR_PATIENCE, &mut open.answer).await;
+        let answer = tokio::time::timeout(FAR_TIMEOUT, &mut open.answer).await;
         // Who has answered needs no word that nobody waits.
         open.answered = answer.is_ok();
         let done = Refused::of(answer, &open.node);

@@ -10,7 +10,7 @@ use std::time::Duration;
 const MOST: usize = 4096;
 /// How long whoever writes a line waits until it is written, so that who is answered finds in the
 /// log what went before.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// One line of the log, for a subscriber of events.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct LogLine(Arc<Lines>);
 #[must_use]
 pub fn log_line() -> LogLine {
     static LINES: OnceLock<Arc<Lines>> = OnceLock::new();
-    LogLine(Arc::clone(LINES.get_or_init(|| Lines::begin(io::stderr(), PATIENCE))))
+    LogLine(Arc::clone(LINES.get_or_init(|| Lines::begin(io::stderr(), TIMEOUT))))
 }
 
 #[derive(Debug)]

@@ -42,13 +42,13 @@ const OPEN_FILES: u64 = 262_144;
 /// Connections to the metrics port that are served at a time.
 const MAX_METRICS_READERS: usize = 16;
 /// How long one such connection may last.
-const METRICS_PATIENCE: Duration = Duration::from_secs(10);
+const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for the last answer before the daemon starts anew.
 const ANSWER_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a daemon that ends may take before its successor gives up.
-const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The configuration of a daemon.
 #[derive(Debug, Clone)]
@@ -132,7 +132,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     // Whoever takes requests stays; whoever does not is about to end, to say why it can't start, or
     // to take requests.
     let stays = || std::os::unix::net::UnixStream::connect(config.place.admin_socket()).is_ok();
-    let patience = if stays() { Duration::ZERO } else { PREDECESSOR_PATIENCE };
+    let patience = if stays() { Duration::ZERO } else { PREDECESSOR_TIMEOUT };
     let _state = Lock::take_within(&config.place.state_dir, patience, stays)?;
     let _run = Lock::take_within(&config.place.run_dir, patience, stays)?;
     ground::pair(&config.place)?;
@@ -336,7 +336,7 @@ async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), Daem
                 let connection = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), service);
                 let read = tokio::select! {
-                    read = tokio::time::timeout(METRICS_PATIENCE, connection) => matches!(read, Ok(Ok(()))),
+                    read = tokio::time::timeout(METRICS_TIMEOUT, connection) => matches!(read, Ok(Ok(()))),
                     () = sent_away.told() => false,
                 };
                 if !read {

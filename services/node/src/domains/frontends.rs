@@ -23,7 +23,7 @@ use tokio::io::unix::AsyncFd;
 use topology::Domain;
 
 /// How long a frontend may take to ask what its domain is and mounts.
-const INTRODUCTION_PATIENCE: Duration = Duration::from_secs(5);
+const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The order for the frontend of a domain.
 pub(crate) fn order(dc: &str, domain: &Domain, successor: bool) -> LaunchOrder {
@@ -212,7 +212,7 @@ impl Process {
         // Only then does it know what to show: a program that looks at once shall find its
         // services.
         if let Some(member) = admit(node, dc, name, Role::Frontend, pid, ours)?
-            && tokio::time::timeout(INTRODUCTION_PATIENCE, node.broker.introduced(member)).await.is_err()
+            && tokio::time::timeout(INTRODUCTION_TIMEOUT, node.broker.introduced(member)).await.is_err()
         {
             tracing::warn!(dc, domain = name, "its frontend does not ask what to show");
         }

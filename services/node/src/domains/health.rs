@@ -32,7 +32,7 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 const HELPER_SLACK: Duration = Duration::from_secs(1);
 /// How long it may take to look through the processes of a domain: some milliseconds, unless one of
 /// them keeps its memory from being read.
-const FIND_PATIENCE: Duration = Duration::from_secs(3);
+const FIND_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a domain is looked through for what a check has left: who forks meanwhile is seen the
 /// next time.
 const SWEEPS: usize = 8;
@@ -234,9 +234,9 @@ async fn end_marked(program: &Path, pids: Vec<u32>) -> Result<usize, String> {
     let mut finder = tokio::process::Command::new(program);
     finder.arg(MARKED_ROLE).args(processes.keys().map(u32::to_string)).env_clear().stdin(Stdio::null());
     finder.stderr(Stdio::null()).kill_on_drop(true);
-    let found = tokio::time::timeout(FIND_PATIENCE, finder.output());
+    let found = tokio::time::timeout(FIND_TIMEOUT, finder.output());
     let found =
-        found.await.map_err(|_| format!("its processes were not looked through within {FIND_PATIENCE:?}"))?;
+        found.await.map_err(|_| format!("its processes were not looked through within {FIND_TIMEOUT:?}"))?;
     let found = found.map_err(|error| error.to_string())?;
     let marked = String::from_utf8_lossy(&found.stdout);
     let marked = marked.lines().filter_map(|line| processes.get(&line.parse::<u32>().ok()?));

@@ -25,16 +25,16 @@ use wire::socket::{Answer, Ask, Limits, Mounted, Order, PACKET_BYTES_MAX, Place,
 /// Name of a relay's socket in the domain's folder, without its ending.
 const SOCKET: &str = "relay";
 /// How long a relay may take to listen in its domain.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the one of a guest may take to start or to end: something is executed there first.
-const GUEST_PATIENCE: Duration = Duration::from_secs(30);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it may take to say what it counts: a guest that is busy, or that wants to hold up
 /// whoever looks, is left out.
-const GUEST_STATE_PATIENCE: Duration = Duration::from_secs(2);
+const GUEST_STATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The word by which a process knows that it is executed to speak with the relay of its guest.
 const OF_GUEST: &str = "--of-guest";
 /// How long it may take for an answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the order of a domain's relay; `None`: the domain takes part in no socket service.
 pub(crate) fn order(topology: &Topology, domain: &Domain) -> Option<Order> {
@@ -161,7 +161,7 @@ impl Relay {
         sys::descriptors::send_with_descriptors(&connection, &ask, &descriptors)
             .map_err(|e| format!("the relay did not take its order: {e}"))?;
         let connection = watch(connection)?;
-        match answer(&connection, START_PATIENCE).await? {
+        match answer(&connection, START_TIMEOUT).await? {
             Answer::Started => Ok(Self { order, way: Way::Here(connection), since: Instant::now() }),
             Answer::Failed(why) => Err(why),
             _ => Err("the relay gave an answer that makes no sense".into()),
@@ -274,14 +274,14 @@ impl Speaker {
         // What a guest says is no longer than a relay may.
         let most = u64::try_from(PACKET_BYTES_MAX).unwrap_or(u64::MAX);
         let mut output = (&mut self.output).take(most);
-        match tokio::time::timeout(GUEST_PATIENCE, output.read_until(b'\n', &mut line)).await {
+        match tokio::time::timeout(GUEST_TIMEOUT, output.read_until(b'\n', &mut line)).await {
             Ok(Ok(1..)) => {
                 serde_json::from_slice(&line).map_err(|e| format!("a relay's answer is not understood: {e}"))
             }
             Ok(Ok(0)) => Err("the relay in the guest ended without an answer; see the domain's log".into()),
             Ok(Err(error)) => Err(format!("the relay in the guest can't be heard: {error}")),
             Err(_) => {
-                Err(format!("the relay in the guest did not answer within {} s", GUEST_PATIENCE.as_secs()))
+                Err(format!("the relay in the guest did not answer within {} s", GUEST_TIMEOUT.as_secs()))
             }
         }
     }
@@ -296,9 +296,9 @@ impl Speaker {
 /// Ends the relay of a guest, if there is one.
 pub(crate) async fn end_in_guest(node: &Domains, dc: &str, name: &str) -> Result<(), String> {
     let mut speaker = Speaker::ask(node, dc, name, &Ask::End).await?;
-    tokio::time::timeout(GUEST_PATIENCE, speaker.ended())
+    tokio::time::timeout(GUEST_TIMEOUT, speaker.ended())
         .await
-        .map_err(|_| format!("the relay in the guest did not end within {} s", GUEST_PATIENCE.as_secs()))
+        .map_err(|_| format!("the relay in the guest did not end within {} s", GUEST_TIMEOUT.as_secs()))
 }
 
 /// The counters of the relay of a guest.
@@ -307,7 +307,7 @@ async fn state_in_guest(node: &Domains, dc: &str, name: &str) -> Option<Value> {
         let mut speaker = Speaker::ask(node, dc, name, &Ask::State).await?;
         speaker.answer().await
     };
-    match tokio::time::timeout(GUEST_STATE_PATIENCE, asked).await {
+    match tokio::time::timeout(GUEST_STATE_TIMEOUT, asked).await {
         Ok(Ok(Answer::State(state))) => Some(state),
         _ => None,
     }
@@ -367,7 +367,7 @@ fn packet(ask: &Ask) -> Result<Vec<u8>, String> {
 async fn ask(connection: &AsyncFd<OwnedFd>, ask: &Ask) -> Result<Answer, String> {
     sys::descriptors::send_with_descriptors(connection.get_ref(), &packet(ask)?, &[])
         .map_err(|e| format!("a relay can't be asked: {e}"))?;
-    answer(connection, ANSWER_PATIENCE).await
+    answer(connection, ANSWER_TIMEOUT).await
 }
 
 async fn answer(connection: &AsyncFd<OwnedFd>, patience: Duration) -> Result<Answer, String> {

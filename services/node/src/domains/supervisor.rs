@@ -15,7 +15,7 @@ use topology::{Backoff, Decision, Domain, GiveUp};
 /// Commands that may wait for one supervisor: `up` and `down` send one at a time.
 const MAX_WAITING_COMMANDS: usize = 8;
 /// How long a domain waits until its books are on the disk. That takes some milliseconds.
-const DISK_PATIENCE: Duration = Duration::from_secs(1);
+const DISK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Where a domain is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -410,7 +410,7 @@ impl Task {
     async fn write_down(&self, keep: bool) {
         // By itself, so that it is done whether anybody waits or not, and in its turn.
         let written = tokio::spawn(self.written(keep));
-        if tokio::time::timeout(DISK_PATIENCE, written).await.is_err() {
+        if tokio::time::timeout(DISK_TIMEOUT, written).await.is_err() {
             let (dc, domain) = (&self.me.dc, &self.me.name);
             tracing::warn!(dc, domain, "the disk is slow: what became of it is written down later");
         }

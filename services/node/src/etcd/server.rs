@@ -31,7 +31,7 @@ const TASKS: u64 = 1_024;
 /// Descriptors: connections of 64 nodes, several each, and files.
 const DESCRIPTORS: u64 = 16_384;
 /// How long a member may take to end; a leader hands over first.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The byte that tells the process that it is where it belongs.
 const GO: u8 = b'!';
 
@@ -138,7 +138,7 @@ pub(super) fn reap(process: &Process) {
 pub(super) fn end(ground: &Ground, process: &Process) -> io::Result<()> {
     // One that has ended already is as good.
     let _gone_already = sys::process::pidfd_send_signal(&process.descriptor, Signal::TERM);
-    let patience = Timespec { tv_sec: END_PATIENCE.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: 0 };
+    let patience = Timespec { tv_sec: END_TIMEOUT.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&process.descriptor, PollFlags::IN)], Some(&patience));
     if !matches!(ended, Ok(1..)) {
         tracing::warn!(pid = process.pid, "the etcd member does not end by itself, and is killed");

@@ -32,7 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A proxy that has lived so long has not ended soon.
 const LIVED: Duration = Duration::from_secs(30);
 /// How long a proxy may take to say hello: it reads a certificate and opens sockets.
-const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the other node's daemon is asked where its proxy listens, while there is no link.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// So many times less often while there is one that goes over something else than what is wanted.
@@ -374,7 +374,7 @@ async fn converse(
         say(&socket, configure).await?;
     }
     let late = || io::Error::new(io::ErrorKind::TimedOut, "the proxy says nothing");
-    let first = tokio::time::timeout(HELLO_PATIENCE, hear(&socket)).await.map_err(|_| late())??;
+    let first = tokio::time::timeout(HELLO_TIMEOUT, hear(&socket)).await.map_err(|_| late())??;
     let Report::Hello { version, pid, configured: Some(mut configure), listens, up } = first else {
         return Ok(Ended::Over(match first {
             Report::Over { why } => why,

@@ -33,9 +33,9 @@ pub(crate) const LINK_PATH: &str = "/v1/link";
 /// smaller name.
 pub(crate) const LINK_PORT: u16 = 7421;
 /// How long a proxy may take to say its state.
-const INSPECT_PATIENCE: Duration = Duration::from_millis(500);
+const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long proxies may take to end when their daemon does.
-const RETIRE_PATIENCE: Duration = Duration::from_secs(3);
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// As an interface: the one that bears the node's address.
 const AUTO: &str = "auto";
 /// Transports that there are.
@@ -255,7 +255,7 @@ impl Proxies {
                 let _done = done.wait_for(|done| *done).await.is_ok();
             }
         };
-        if tokio::time::timeout(RETIRE_PATIENCE, all).await.is_err() {
+        if tokio::time::timeout(RETIRE_TIMEOUT, all).await.is_err() {
             tracing::warn!("a proxy does not say whether it is used: it goes on");
         }
         self.ground.remove_if_empty();
@@ -380,7 +380,7 @@ impl Proxies {
         let (tell, told) = oneshot::channel();
         peer.seen().inspections.insert(id, tell);
         let state = if self.broker.order_proxy(&peer.name, Order::Inspect { id }) {
-            tokio::time::timeout(INSPECT_PATIENCE, told).await.ok().and_then(Result::ok)
+            tokio::time::timeout(INSPECT_TIMEOUT, told).await.ok().and_then(Result::ok)
         } else {
             None
         };

@@ -25,7 +25,7 @@ use trust::About;
 use wire::remote::PROTOCOL;
 
 /// How long another node may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// After so much silence a connection's other end is asked whether it is there, so often and so
 /// many times; what was said and not heard waits no longer either.
 const QUIET: Duration = Duration::from_secs(10);
@@ -107,7 +107,7 @@ impl Cluster {
         asked: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
         let address = self.known(node)?.address;
-        tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(silent(node, address)))
+        tokio::time::timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(silent(node, address)))
     }
 
     fn known(&self, node: &str) -> Result<Member, Problem> {
@@ -164,7 +164,7 @@ fn request(
 }
 
 fn silent(who: &str, address: SocketAddr) -> Problem {
-    failed(format!("{who} at {address} does not answer within {} s", PATIENCE.as_secs()))
+    failed(format!("{who} at {address} does not answer within {} s", TIMEOUT.as_secs()))
         .help("is its daemon running, and the network between?")
 }
 
@@ -202,7 +202,7 @@ pub(super) async fn ask_as_joiner(
         }
         post(&mut sender, &who, path, body).await
     };
-    tokio::time::timeout(PATIENCE * 2, asked).await.unwrap_or_else(|_| Err(silent("the node", address)))
+    tokio::time::timeout(TIMEOUT * 2, asked).await.unwrap_or_else(|_| Err(silent("the node", address)))
 }
 
 async fn post(

@@ -20,12 +20,12 @@ const MS: u64 = 1_000_000;
 const SUSPICION: Suspicion =
     Suspicion { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 30_000 * MS };
 /// How long etcd may take to have another leader before the next renewal is waited for.
-const PATIENCE: Duration = Duration::from_millis(1_200);
+const TIMEOUT: Duration = Duration::from_millis(1_200);
 /// How long this thread waits at a time.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
-const LONGEST_WAIT: Duration = Duration::from_millis(200);
+const MAX_WAIT: Duration = Duration::from_millis(200);
 /// No lease lasts longer: what says so is not understood.
-const LONGEST_LEASE_MS: u64 = 3_600_000;
+const MAX_LEASE_MS: u64 = 3_600_000;
 /// Words of the thread that keeps the lease that wait for this one.
 pub(super) const MAX_WORDS: usize = 64;
 
@@ -97,8 +97,8 @@ impl Cluster {
         let mut asked = None;
         while !over.load(Ordering::Relaxed) {
             let wake = asked.map(|sent| doubts.due(sent)).into_iter().chain(doubts.next_ripe()).min();
-            let wait = wake.map_or(LONGEST_WAIT, |at| Duration::from_nanos(at.saturating_sub(boottime_ns())));
-            let mut word = words.recv_timeout(wait.clamp(LEAST_WAIT, LONGEST_WAIT));
+            let wait = wake.map_or(MAX_WAIT, |at| Duration::from_nanos(at.saturating_sub(boottime_ns())));
+            let mut word = words.recv_timeout(wait.clamp(LEAST_WAIT, MAX_WAIT));
             // The last one counts: this thread may have been busy.
             while let Ok(said) = word {
                 asked = match said {
@@ -156,7 +156,7 @@ impl Cluster {
                 Ok(value) => value,
                 Err(problem) => return tracing::error!(%problem, "no doubt can be written"),
             };
-            match self.etcd().doubt(keys.watched(other.life()), &other.alive, &value, PATIENCE) {
+            match self.etcd().doubt(keys.watched(other.life()), &other.alive, &value, TIMEOUT) {
                 Ok(Doubted::Stands(revision)) => {
                     tracing::debug!(node = other.name, "it is doubted while the registry is slow");
                     doubts.stands(&other.name, other.life(), revision, other.ttl_ns, boottime_ns());
@@ -233,7 +233,7 @@ impl Cluster {
 fn answers_within_ns(entry: &Entry) -> Option<u64> {
     let record: AliveRecord = serde_json::from_slice(&entry.value).ok()?;
     let ttl_ms = record.answers_within_ms?;
-    (ttl_ms <= LONGEST_LEASE_MS).then(|| ttl_ms.saturating_mul(MS).max(super::keep::TTL_NS))
+    (ttl_ms <= MAX_LEASE_MS).then(|| ttl_ms.saturating_mul(MS).max(super::keep::TTL_NS))
 }
 
 #[cfg(test)]

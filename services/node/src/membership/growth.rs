@@ -21,9 +21,9 @@ const CHANGE: &str = "etcd/change";
 /// Keys of nodes that can't have a member for now, and why.
 pub(super) const CANNOT: &str = "etcd/cannot/";
 /// How long a new member may take to learn what the others hold: 512 MiB over a slow network.
-const LEARN_PATIENCE: Duration = Duration::from_secs(120);
+const LEARN_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long etcd may refuse to take a learner: it wants to have seen all members for 5 s.
-const ADD_PATIENCE: Duration = Duration::from_secs(30);
+const ADD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often it is seen whether it has.
 const LOOK_AT_LEARNER: Duration = Duration::from_millis(500);
 /// When a node that could not have a member tries again.
@@ -300,7 +300,7 @@ async fn until_added(cluster: &Cluster) -> Result<u64, Problem> {
     loop {
         let (here, url) = (cluster.clone(), etcd::peer_url(cluster.config().address));
         let added = blocking(move || here.etcd().add_learner(&url).map_err(failed)).await;
-        if added.is_ok() || begun.elapsed() > ADD_PATIENCE {
+        if added.is_ok() || begun.elapsed() > ADD_TIMEOUT {
             return added;
         }
         // tidy(sleep): etcd tells nobody when its members may be changed.
@@ -314,7 +314,7 @@ async fn until_promoted(cluster: &Cluster, keeper: &Keeper, id: u64) -> Result<(
         let here = cluster.clone();
         let promoted = blocking(move || here.etcd().promote(id).map_err(failed)).await;
         let Err(problem) = promoted else { return Ok(()) };
-        if begun.elapsed() > LEARN_PATIENCE {
+        if begun.elapsed() > LEARN_TIMEOUT {
             let why = keeper.seen().why.unwrap_or(problem.message);
             return Err(failed(format!(
                 "the member of this node does not come so far that it can have a vote: {why}"
@@ -336,7 +336,7 @@ async fn learn(
     let here = cluster.clone();
     let promoted = blocking(move || here.etcd().promote(id).map_err(failed)).await;
     match promoted {
-        Err(problem) if since.elapsed() > LEARN_PATIENCE => {
+        Err(problem) if since.elapsed() > LEARN_TIMEOUT => {
             growing.learns = None;
             end(keeper).await;
             take_away(cluster, id).await?;

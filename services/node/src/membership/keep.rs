@@ -25,7 +25,7 @@ const MARGIN_NS: u64 = 400 * MS;
 /// Renewals: three may be lost.
 const RENEW_EVERY_NS: u64 = 400 * MS;
 /// How long a renewal may take, and how long to wait after one that failed.
-const RENEW_PATIENCE: Duration = Duration::from_millis(1_200);
+const RENEW_TIMEOUT: Duration = Duration::from_millis(1_200);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How often those who follow look whether the daemon ends.
 pub(super) const LOOK_AROUND: Duration = Duration::from_millis(200);
@@ -106,7 +106,7 @@ impl Cluster {
         let _full = say.try_send(Word::Asked(sent));
         let keys = Keys::of(self.me());
         let watched = keys.watched(life.revision);
-        let counted = self.etcd().renew_undoubted(&life.lease, watched, RENEW_PATIENCE);
+        let counted = self.etcd().renew_undoubted(&life.lease, watched, RENEW_TIMEOUT);
         if counted.is_ok() {
             let _full = say.try_send(Word::Answered);
         }
@@ -152,7 +152,7 @@ impl Cluster {
                 }
             }
         }
-        let answered = self.etcd().answer(keys.watched(life.revision), there.revision, RENEW_PATIENCE)?;
+        let answered = self.etcd().answer(keys.watched(life.revision), there.revision, RENEW_TIMEOUT)?;
         tracing::debug!(answered, "this node was doubted");
         Ok(if answered { Counted::Lasts } else { Counted::Doubted(there.clone()) })
     }

@@ -20,7 +20,7 @@ use trust::{Authority, Identity, Request, Revoked, Serial};
 /// Where a node asks for the certificate of its member that has not the authority.
 pub(crate) const CERTIFICATE_PATH: &str = "/v1/etcd/certificate";
 /// How long the first member may take until it answers.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the members are looked at, by each node: one small request to one member.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// For how long members and nodes believe a former authority in etcd's certificates: each member
@@ -104,7 +104,7 @@ async fn answers(keeper: &Keeper, client: &Etcd) -> Result<(), Problem> {
     loop {
         let asked = client.clone();
         let Err(problem) = blocking(move || asked.check().map_err(failed)).await else { return Ok(()) };
-        if begun.elapsed() > START_PATIENCE {
+        if begun.elapsed() > START_TIMEOUT {
             let why = keeper.seen().why.unwrap_or(problem.message);
             // It is put aside with the rest.
             let log = keeper.ground().room().folder().with_extension("before").join("etcd.log");

@@ -17,7 +17,7 @@ use trust::{Authority, Fingerprint};
 pub(crate) const PATH: &str = "/v1/authority";
 
 /// The longest pause after something failed again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const MAX_PAUSE: Duration = Duration::from_secs(8);
 
 /// The request of a node that has the key of the authority that is replaced.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -62,8 +62,7 @@ impl Cluster {
                 said = problem.message;
             }
             // What went on for longer than that has been well in between.
-            pause =
-                if begun.elapsed() > LONGEST_PAUSE { RELIST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            pause = if begun.elapsed() > MAX_PAUSE { RELIST_PAUSE } else { (pause * 2).min(MAX_PAUSE) };
             let until = Instant::now() + pause;
             while !over.load(Ordering::Relaxed) && Instant::now() < until {
                 // tidy(sleep): nobody tells when a registry, or another node, is back.

@@ -4,7 +4,7 @@
 use super::Cluster;
 use super::release::PROTOCOLS;
 use super::trusted::Trusted;
-use super::visitors::{STRANGER_PATIENCE, Stranger, Visitors};
+use super::visitors::{STRANGER_TIMEOUT, Stranger, Visitors};
 use crate::admin::{Code, Problem};
 use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,7 +20,7 @@ use tokio_rustls::server::TlsStream;
 use trust::SentAway;
 
 /// How long the head of a node's request may take.
-const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Where a machine that has no certificate may knock.
@@ -138,7 +138,7 @@ impl Host {
                 format!("node {node} has too many connections here, or all nodes together"),
             );
             let router = Router::new().fallback(move || std::future::ready(refusal.clone()));
-            return tokio::time::timeout(STRANGER_PATIENCE, briefly(stream, router))
+            return tokio::time::timeout(STRANGER_TIMEOUT, briefly(stream, router))
                 .await
                 .unwrap_or_else(|_| Err("its request takes too long".into()));
         };
@@ -148,7 +148,7 @@ impl Host {
         let stream = Trusted::new(stream, &self.cluster, Some(Arc::clone(&shown)));
         let served = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_PATIENCE)
+            .header_read_timeout(HEAD_TIMEOUT)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
             .with_upgrades();
         tokio::select! {
@@ -165,7 +165,7 @@ impl Host {
         from: SocketAddr,
     ) -> Result<(TlsStream<TcpStream>, Option<trust::Shown>), String> {
         super::call::notice_its_end(&stream).map_err(|error| error.to_string())?;
-        let stream = tokio::time::timeout(STRANGER_PATIENCE, self.acceptor.accept(stream)).await;
+        let stream = tokio::time::timeout(STRANGER_TIMEOUT, self.acceptor.accept(stream)).await;
         let stream = stream
             .map_err(|_| "its handshake takes too long".to_owned())?
             .map_err(|error| trust::explain(&error, &from.to_string()))?;
@@ -182,7 +182,7 @@ async fn briefly<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) -> Result<(), String> {
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(STRANGER_PATIENCE)
+        .header_read_timeout(STRANGER_TIMEOUT)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     served.await.map_err(|error| error.to_string())
 }

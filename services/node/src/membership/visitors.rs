@@ -27,7 +27,7 @@ const MAX_OF_NODES: usize = 512;
 const MAX_OF_ONE_NODE: usize = 128;
 /// How long a stranger has for its handshake, and for its request: a machine that joins says all at
 /// once.
-pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const STRANGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The connections that are open, and their limits.
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ impl Stranger {
     pub(super) async fn has_had_its_time(&self) {
         loop {
             // tidy(sleep): time itself is what is awaited.
-            tokio::time::sleep(STRANGER_PATIENCE).await;
+            tokio::time::sleep(STRANGER_TIMEOUT).await;
             if !self.place.is_kept() {
                 return;
             }

@@ -16,7 +16,7 @@ use topology::{Step, Topology};
 
 /// How long a step may take beyond what its domain has to become ready: to be noticed, claimed, and
 /// ended where it was.
-const STEP_PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the books are looked at, should no change be told.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -211,7 +211,7 @@ async fn await_steps(
                 let key = (dc.to_owned(), domain.name.as_str().to_owned());
                 await_books(
                     following,
-                    STEP_PATIENCE + Duration::from_millis(domain.stop.timeout_ms),
+                    STEP_TIMEOUT + Duration::from_millis(domain.stop.timeout_ms),
                     &what,
                     |books| Ok((!books.claims.contains_key(&key)).then(String::new)),
                 )
@@ -223,7 +223,7 @@ async fn await_steps(
         let mut at = String::new();
         if let Some(domain) = name {
             let key = (dc.to_owned(), domain.name.as_str().to_owned());
-            let patience = STEP_PATIENCE + Duration::from_millis(ready_ms);
+            let patience = STEP_TIMEOUT + Duration::from_millis(ready_ms);
             let node =
                 await_books(following, patience, &what, |books| is_up(books, &key, revision, &what)).await?;
             at = format!(" on {node}");
@@ -235,7 +235,7 @@ async fn await_steps(
     for domain in topology.start_order() {
         let key = (dc.to_owned(), domain.name.as_str().to_owned());
         let what = format!("bring {} up", domain.name);
-        let patience = STEP_PATIENCE + Duration::from_millis(domain.ready_timeout_ms);
+        let patience = STEP_TIMEOUT + Duration::from_millis(domain.ready_timeout_ms);
         await_books(following, patience, &what, |books| is_up(books, &key, revision, &what)).await?;
     }
     Ok(())
@@ -298,7 +298,7 @@ async fn await_gone(following: &Arc<Following>, dc: &str, left: Option<&Topology
     let nodes = following.peers.nodes();
     let lost =
         |name: &str| nodes.iter().any(|node| node.name == name && node.standing == placement::Standing::Lost);
-    let gone = await_books(following, STEP_PATIENCE, "end what was", |books| {
+    let gone = await_books(following, STEP_TIMEOUT, "end what was", |books| {
         let there = books.claims.iter().any(|((of, name), claim)| {
             of == dc && !lost(&claim.value.node) && left.is_none_or(|left| left.domain(name).is_none())
         });

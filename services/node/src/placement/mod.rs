@@ -47,7 +47,7 @@ const GATHER: Duration = Duration::from_millis(5);
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// How long the thread that waits for changes waits at a time before it looks whether it is still
 /// wanted.
-const WATCH_PATIENCE: Duration = Duration::from_secs(1);
+const WATCH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A node's part in a cluster.
 #[derive(Debug)]
@@ -311,7 +311,7 @@ fn watch_registry(following: &Arc<Following>) {
                 None => following.peers.registry().watch("").inspect(|_| following.poke()),
             };
             drop(following);
-            match current.map(|watch| watch.next(WATCH_PATIENCE).map(|change| (watch, change))) {
+            match current.map(|watch| watch.next(WATCH_TIMEOUT).map(|change| (watch, change))) {
                 Ok(Ok((current, change))) => {
                     watch = Some(current);
                     if change.is_some()

@@ -19,7 +19,7 @@ use topology::{Domain, Topology};
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// How long whoever changes what this node has waits until the cluster knows.
-const TELL_PATIENCE: Duration = Duration::from_secs(5);
+const TELL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The refusal of this node to run a domain whose promise is strict.
 #[derive(Debug, Clone)]
@@ -164,7 +164,7 @@ impl Following {
         let changes = *self.book.changes().borrow();
         let mut told = self.told_promises.subscribe();
         let waited = told.wait_for(|told| *told >= changes);
-        if !matches!(tokio::time::timeout(TELL_PATIENCE, waited).await, Ok(Ok(_))) {
+        if !matches!(tokio::time::timeout(TELL_TIMEOUT, waited).await, Ok(Ok(_))) {
             tracing::warn!("other nodes are told later what this one can promise now");
         }
     }

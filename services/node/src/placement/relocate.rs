@@ -19,7 +19,7 @@ use topology::{Domain, Settings, Topology};
 
 /// The time that a step of a move may take beyond the times that its file gives the domain to end,
 /// and to be ready.
-const STEP_PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the other node looks before it says that it is not done: less than a call between
 /// daemons may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -268,7 +268,7 @@ async fn await_end(
     asked: u64,
 ) -> Result<Moving, Problem> {
     let (end, ready) = (domain.stop.timeout_ms, domain.ready_timeout_ms);
-    let mut patience = STEP_PATIENCE + Duration::from_millis(end.saturating_add(ready));
+    let mut patience = STEP_TIMEOUT + Duration::from_millis(end.saturating_add(ready));
     let mut looked = following.looked.subscribe();
     for _turn in 0..2 {
         let deadline = tokio::time::Instant::now() + patience;

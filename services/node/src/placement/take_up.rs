@@ -10,7 +10,7 @@ use topology::Topology;
 
 /// How long a pass waits for what it puts into effect. What takes longer goes on beside the next
 /// passes.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A change of a distributed container that is being put into effect; decisions about its domains
 /// go on when this is dropped.
@@ -59,7 +59,7 @@ pub(super) async fn changes(node: &Arc<Domains>, following: &Arc<Following>, boo
         }
     };
     // Most are done at once, and what follows from them is decided by the same pass.
-    let _done_later = tokio::time::timeout(PATIENCE, all).await;
+    let _done_later = tokio::time::timeout(TIMEOUT, all).await;
 }
 
 async fn take_down(node: Arc<Domains>, of: TakingUp, before: Arc<Topology>) {

@@ -3,7 +3,7 @@
 
 use super::dispatchers::{self, Turn};
 use super::keeper::Caveats;
-use super::{Book, EFFECT_PATIENCE, EFFECT_PAUSE, Entry, State, choice, refused, tell, unknown};
+use super::{Book, EFFECT_PAUSE, EFFECT_TIMEOUT, Entry, State, choice, refused, tell, unknown};
 use crate::admin::reserve::{AdaptRequest, Adapted, Change, MoveRequest};
 use crate::admin::{Code, Problem};
 use enforce::{Boost, Kind, Vtm};
@@ -170,7 +170,7 @@ impl Book {
         let periods = state.model.node().promises().filter_map(|(_, promise)| promise.processor);
         let longest =
             periods.map(|(_, task)| Duration::from_nanos(task.period_ns())).max().unwrap_or_default();
-        let patience = (longest * 3).min(EFFECT_PATIENCE);
+        let patience = (longest * 3).min(EFFECT_TIMEOUT);
         Ok(Done { adapted, decided, waiting, generations, patience, others })
     }
 
@@ -408,8 +408,8 @@ fn gives_up<'a>(steps: impl Iterator<Item = &'a Step>) -> bool {
 /// Until that time of the monotonic clock, or as long as an adaptation may take to have effect.
 fn wait_until(at_ns: u64) {
     let left = Duration::from_nanos(at_ns.saturating_sub(sys::clock::clock_ns()));
-    // tidy(sleep): the time at which a table takes over is known; bounded by EFFECT_PATIENCE.
-    std::thread::sleep(left.min(EFFECT_PATIENCE));
+    // tidy(sleep): the time at which a table takes over is known; bounded by EFFECT_TIMEOUT.
+    std::thread::sleep(left.min(EFFECT_TIMEOUT));
 }
 
 fn micros(time: Duration) -> u64 {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// How often a quota that somebody else has set is set back, before it is only told: whoever sets
 /// it more often than that means it.
-const MOST_RESTORED: u32 = 3;
+const MAX_RESTORED: u32 = 3;
 
 /// Keeps promises of whoever is in a cgroup.
 #[derive(Debug)]
@@ -203,7 +203,7 @@ impl Keeper {
             );
             told.theirs = Some(theirs.clone());
             told.disturbed = told.disturbed.saturating_add(1);
-            if told.disturbed > MOST_RESTORED {
+            if told.disturbed > MAX_RESTORED {
                 continue;
             }
             tracing::warn!(cgroup, theirs, "somebody else sets the quota of a cgroup whose budget is ours");
@@ -227,8 +227,8 @@ impl Keeper {
         let after = match told.disturbed {
             0 => return None,
             1 => "it was set back".to_owned(),
-            times @ ..=MOST_RESTORED => format!("it was set back, {times} times so far"),
-            times => format!("it was set back {MOST_RESTORED} times, and is left now ({times} times)"),
+            times @ ..=MAX_RESTORED => format!("it was set back, {times} times so far"),
+            times => format!("it was set back {MAX_RESTORED} times, and is left now ({times} times)"),
         };
         Some(format!("somebody else has set the quota of its cgroup {cgroup} to {theirs}; {after}"))
     }

@@ -63,7 +63,7 @@ const DISPATCHERS: &str = "enforce";
 /// kernel has no event for it.
 const EFFECT_PAUSE: Duration = Duration::from_micros(200);
 /// How long such a look goes on at most: some of the longest periods that the kernel keeps.
-const EFFECT_PATIENCE: Duration = Duration::from_secs(3);
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The prefix of names of processes that are no domains.
 pub(crate) const RUN: &str = "run/";
 

@@ -97,7 +97,7 @@ impl Has {
     fn settings(&self) -> NodeSettings {
         let link = crate::admin::reserve::LinkSettings { device: String::new(), rate_bits: self.link_bits };
         NodeSettings {
-            processors: (0..self.processors.min(reserve::MOST_PROCESSORS)).collect(),
+            processors: (0..self.processors.min(reserve::MAX_PROCESSORS)).collect(),
             policy: self.policy,
             switch_ns: self.switch_ns,
             link: (self.link_bits > 0).then_some(link),

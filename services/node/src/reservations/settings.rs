@@ -54,7 +54,7 @@ pub fn ranges(text: &str) -> Option<Vec<usize>> {
     for part in text.split(',') {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let (from, to): (usize, usize) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
-        if to < from || to >= reserve::MOST_PROCESSORS {
+        if to < from || to >= reserve::MAX_PROCESSORS {
             return None;
         }
         numbers.extend(from..=to);

@@ -14,7 +14,7 @@ use tokio::io::Interest;
 const LOOK: Duration = Duration::from_secs(1);
 /// Pause before another dispatcher is tried, where none came up; doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 impl Book {
     /// The processes of dispatchers.
@@ -86,7 +86,7 @@ pub(crate) async fn look_after(book: Arc<Book>) {
                         tracing::error!(%kind, error, "no other dispatcher goes on; whom it kept has no promise until one does");
                         // tidy(sleep): what is missing for one tells nobody when it is there.
                         tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(LONGEST_PAUSE);
+                        pause = (pause * 2).min(MAX_PAUSE);
                     }
                 }
             }

@@ -55,7 +55,7 @@ async fn at_once<S: Send + 'static, T: Send + 'static>(
 ) -> (S, T) {
     let other = tokio::task::spawn_blocking(other);
     let one = aside(one).await;
-    (one, tokio::time::timeout(PATIENCE, other).await.expect("in time").expect("no panic"))
+    (one, tokio::time::timeout(TIMEOUT, other).await.expect("in time").expect("no panic"))
 }
 
 fn in_ms(ms: u64) -> Option<Instant> {
@@ -197,7 +197,7 @@ async fn a_call_ends_by_its_time_when_the_link_is_cut_and_says_that_nobody_knows
         here
     })
     .await;
-    assert!(begun.elapsed() < PATIENCE);
+    assert!(begun.elapsed() < TIMEOUT);
     a.carrier.net().connect();
     // Both were withdrawn by the time that anybody could receive them, or received once: and what
     // comes then, comes.

@@ -24,7 +24,7 @@ pub const EXTENT: u64 = 64 << 10;
 const NODES: [&str; 2] = ["a", "b"];
 const ID: &str = "00000000000000aa";
 const USER: u32 = 0x7100_0002;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Whether these bytes are in the file.
 pub fn is_there(image: &Path, offset: u64, bytes: &[u8]) -> bool {
@@ -77,7 +77,7 @@ fn spawn_engine(folder: &Path) -> Child {
 }
 
 fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < until, "gave up waiting until {what}");
         // tidy(sleep): another process's state; nothing tells.
@@ -196,7 +196,7 @@ impl Bed {
     /// A connection at which nothing was said yet.
     pub fn raw(&self, node: usize) -> UnixStream {
         let stream = UnixStream::connect(self.nodes[node].folder.join("nbd.sock")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use wire::socket::Place;
 
 /// Far more than any step takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct ToServer {
     to: Place,
@@ -110,8 +110,8 @@ impl Bed {
 }
 
 fn patient(stream: TcpStream) -> TcpStream {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -154,7 +154,7 @@ fn bytes_go_both_ways_in_order_and_each_direction_ends_by_itself() {
 fn wait_until(mut holds: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain");
+        assert!(begun.elapsed() < TIMEOUT, "waited in vain");
         thread::park_timeout(Duration::from_millis(5));
     }
 }
@@ -227,7 +227,7 @@ fn the_end_of_either_relay_resets_what_goes_through_it() {
     (&client).write_all(b"request").unwrap();
     let mut receiver = receiver;
     for _ in 0..3 {
-        receiver.wait(Some(std::time::Instant::now() + PATIENCE)).unwrap();
+        receiver.wait(Some(std::time::Instant::now() + TIMEOUT)).unwrap();
         receiver.try_receive(&mut Vec::new()).unwrap();
     }
     drop((sender, receiver));
@@ -259,7 +259,7 @@ fn a_peer_that_breaks_a_rule_loses_its_channel() {
         let (mut sender, _receiver) = one.open().unwrap();
         for message in messages {
             // It may have hung up already.
-            let _refused = sender.send(&message, Some(std::time::Instant::now() + PATIENCE));
+            let _refused = sender.send(&message, Some(std::time::Instant::now() + TIMEOUT));
         }
         let over = relay.join().unwrap();
         assert!(matches!(&over, Over::Broken(why) if why.contains(words)), "{words}: {over}");

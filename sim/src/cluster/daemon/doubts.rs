@@ -11,10 +11,10 @@ use std::rc::Rc;
 /// As in `services/node/src/membership/doubts.rs`.
 const SUSPICION: Suspicion =
     Suspicion { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 30_000 * MS };
-const PATIENCE_NS: u64 = 1_200 * MS;
+const TIMEOUT_NS: u64 = 1_200 * MS;
 const ATTEMPT_TO_DOUBT_NS: u64 = 150 * MS;
 const LEAST_WAIT_NS: u64 = 10 * MS;
-const LONGEST_WAIT_NS: u64 = 200 * MS;
+const MAX_WAIT_NS: u64 = 200 * MS;
 
 pub(super) fn doubt_key(name: &str) -> String {
     format!("doubt/{name}")
@@ -62,8 +62,8 @@ impl Daemon {
         loop {
             let due = self.asked.get().map(|sent| doubts.due(sent));
             let wake = due.into_iter().chain(doubts.next_ripe()).min();
-            let wait = wake.map_or(LONGEST_WAIT_NS, |at| at.saturating_sub(self.clock()));
-            let wait = wait.clamp(LEAST_WAIT_NS, LONGEST_WAIT_NS);
+            let wait = wake.map_or(MAX_WAIT_NS, |at| at.saturating_sub(self.clock()));
+            let wait = wait.clamp(LEAST_WAIT_NS, MAX_WAIT_NS);
             let until = self.machine().when(self.clock() + wait);
             self.asked_bell.wait(&self.world.time, until).await;
             if self.asked.get().is_none() && self.members_changed.replace(false) {
@@ -124,7 +124,7 @@ impl Daemon {
             then: vec![(doubt.clone(), Some((Rc::clone(&value), other.lease)))],
             read: vec![alive, doubt],
         };
-        let done = self.client.transact(transaction, PATIENCE_NS, ATTEMPT_TO_DOUBT_NS).await;
+        let done = self.client.transact(transaction, TIMEOUT_NS, ATTEMPT_TO_DOUBT_NS).await;
         let (met, revision, read) = match done {
             Err(Failed::NoLease) => return Ok(Doubted::Over),
             done => done?,

@@ -15,7 +15,7 @@ use std::rc::Rc;
 const LOOK_AGAIN_NS: u64 = 2_000 * MS;
 const RETRY_PAUSE_NS: u64 = 300 * MS;
 const GATHER_NS: u64 = 5 * MS;
-const WATCH_PATIENCE_NS: u64 = 1_000 * MS;
+const WATCH_TIMEOUT_NS: u64 = 1_000 * MS;
 /// Processors and memory of each machine: room is not what is simulated here.
 const CPU_MILLI: u64 = 64_000;
 const MEMORY_BYTES: u64 = 1 << 40;
@@ -26,7 +26,7 @@ impl Daemon {
             let watch = self.world.watch(Place::Machine(self.number), "", &Rc::default());
             self.poke.ring(&self.world.time);
             while !watch.is_broken.get() {
-                let until = self.world.time.now() + WATCH_PATIENCE_NS;
+                let until = self.world.time.now() + WATCH_TIMEOUT_NS;
                 watch.bell.wait(&self.world.time, until).await;
                 if watch.inbox.borrow_mut().drain(..).any(|change| is_of_books(&change.key)) {
                     self.poke.ring(&self.world.time);

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 /// As in `services/node/src/membership/keep.rs`.
 const TERMS: Terms = Terms { ttl_ns: TTL_NS, margin_ns: 400 * MS, renew_every_ns: 400 * MS };
-const RENEW_PATIENCE_NS: u64 = 1_200 * MS;
+const RENEW_TIMEOUT_NS: u64 = 1_200 * MS;
 const RETRY_PAUSE_NS: u64 = 100 * MS;
 const LOOK_AROUND_NS: u64 = 200 * MS;
 
@@ -80,7 +80,7 @@ impl Daemon {
             read: vec![doubt_key(&self.me())],
             ..Transaction::default()
         };
-        let (kept, met, doubt) = self.client.keep_and_look(life.lease, look, RENEW_PATIENCE_NS).await?;
+        let (kept, met, doubt) = self.client.keep_and_look(life.lease, look, RENEW_TIMEOUT_NS).await?;
         Ok(match doubt {
             _ if !kept || !met => Counted::Gone,
             Some(doubt) => Counted::Doubted(doubt),
@@ -104,7 +104,7 @@ impl Daemon {
             then: vec![(doubt_key(&self.me()), None)],
             ..Transaction::default()
         };
-        let (answered, ..) = self.client.transact(answer, RENEW_PATIENCE_NS, RENEW_PATIENCE_NS / 3).await?;
+        let (answered, ..) = self.client.transact(answer, RENEW_TIMEOUT_NS, RENEW_TIMEOUT_NS / 3).await?;
         Ok(if answered { Counted::Lasts } else { Counted::Doubted(there.clone()) })
     }
 

@@ -15,7 +15,7 @@ mod suite;
 
 /// How long one waits for what is about to come: on emulated processors of which others may want
 /// the time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Messages of a talk: some that fill the ring, and several rounds of it.
 const MESSAGES: usize = 120;
 /// Channels one after the other: with 33 pages each more than the 1,024 that a domain may grant at
@@ -80,7 +80,7 @@ pub(crate) fn end(how: &str, peer: u16, name: &str) -> Result<End, Failure> {
         return offer(peer, name, RING_BYTES);
     }
     println!("looking");
-    Ok(xen::open(peer, name, Some(Instant::now() + PATIENCE))?)
+    Ok(xen::open(peer, name, Some(Instant::now() + TIMEOUT))?)
 }
 
 fn offer(peer: u16, name: &str, ring_bytes: u32) -> Result<End, Failure> {
@@ -88,7 +88,7 @@ fn offer(peer: u16, name: &str, ring_bytes: u32) -> Result<End, Failure> {
 }
 
 pub(crate) fn soon() -> Option<Instant> {
-    Some(Instant::now() + PATIENCE)
+    Some(Instant::now() + TIMEOUT)
 }
 
 /// Sends back what comes, until no more does.

@@ -14,7 +14,7 @@ use crate::{Failure, agent};
 
 /// How long a job may take for its next line: emulated processors, of which others may want the
 /// time.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A job's message.
 enum Said {
@@ -112,7 +112,7 @@ impl Place {
 
 impl Guest {
     fn order(&self, order: &Order) -> Result<(), Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         Ok(lock(&self.sender).send(&serde_json::to_vec(order)?, Some(deadline))?)
     }
 }
@@ -148,13 +148,13 @@ fn here(arguments: &[String], say: mpsc::Sender<Said>) -> Result<Box<dyn Fn()>, 
 
 impl Job {
     fn next(&mut self) -> Result<Said, Failure> {
-        match self.said.recv_timeout(PATIENCE) {
+        match self.said.recv_timeout(TIMEOUT) {
             Ok(said) => {
                 self.ended = matches!(said, Said::Ended(_));
                 Ok(said)
             }
             Err(RecvTimeoutError::Timeout) => {
-                Err(format!("{} says nothing for {} s", self.name, PATIENCE.as_secs()).into())
+                Err(format!("{} says nothing for {} s", self.name, TIMEOUT.as_secs()).into())
             }
             Err(RecvTimeoutError::Disconnected) => {
                 self.ended = true;

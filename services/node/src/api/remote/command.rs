@@ -38,12 +38,12 @@ const PIPE_BYTES: usize = 1 << 20;
 const LEFT_BYTES: usize = 2 * (PIPE_BYTES + aside::HELD_BYTES);
 /// How long to wait for that. Other processes that have the pipe open are not waited for: the end
 /// comes behind what is there ([`aside::finish`]).
-const LEFT_PATIENCE: Duration = Duration::from_secs(2);
+const LEFT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same for a terminal, which has no such end while somebody else has it open.
-const TERMINAL_PATIENCE: Duration = Duration::from_millis(100);
+const TERMINAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a command has after it was told that its caller is gone, and again after it was told to
 /// end.
-const END_PATIENCE: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Exit code where nobody can say.
 const CODE_UNKNOWN: i32 = 125;
 
@@ -141,7 +141,7 @@ impl Running {
             if let Some(group) = self.group() {
                 let _gone = kill_process_group(group, signal);
             }
-            if tokio::time::timeout(END_PATIENCE, self.child.wait()).await.is_ok() {
+            if tokio::time::timeout(END_TIMEOUT, self.child.wait()).await.is_ok() {
                 return;
             }
         }
@@ -237,7 +237,7 @@ async fn converse(stream: Box<dyn Stream>, running: &mut Running) -> Result<(), 
     loop {
         between.say_what_was_taken();
         let idle = between.outbox.is_empty();
-        let patience = if running.terminal { TERMINAL_PATIENCE } else { LEFT_PATIENCE };
+        let patience = if running.terminal { TERMINAL_TIMEOUT } else { LEFT_TIMEOUT };
         if let (Some((code, _)), true, None, None) = (between.ended, idle, &running.output, &running.errors) {
             put(frame::ENDED, &code.to_le_bytes(), &mut between.outbox);
             let last = async {
@@ -248,7 +248,7 @@ async fn converse(stream: Box<dyn Stream>, running: &mut Running) -> Result<(), 
             // TCP takes back what was said when a connection is closed on input that nobody has
             // read (RFC 1122, 4.2.2.13): the caller closes.
             let rest = async { while from.read(&mut piece).await.is_ok_and(|length| length > 0) {} };
-            if tokio::time::timeout(END_PATIENCE, rest).await.is_err() {
+            if tokio::time::timeout(END_TIMEOUT, rest).await.is_err() {
                 tracing::debug!("the caller of a command that has ended does not hang up");
             }
             return Ok(());

@@ -20,7 +20,7 @@ const MAX_READERS: usize = 64;
 const MAX_WAITING_LINES: usize = 64;
 /// How long to wait for more before looking again; events come at once, this is for file systems
 /// without any.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Places for readers.
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ fn tell(
                 return Ok(());
             }
         }
-        if !follow || reader.wait_for(PATIENCE, is_read).map_err(io::Error::other)? != Waited::More {
+        if !follow || reader.wait_for(TIMEOUT, is_read).map_err(io::Error::other)? != Waited::More {
             return Ok(());
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use wire::remote::PROTOCOL;
 
 /// How long whoever asked may take to change over, once it was told to.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A request to change over to another protocol.
 pub(crate) struct Asked {
@@ -45,7 +45,7 @@ pub(crate) async fn asked(mut request: Request) -> Result<Asked, Problem> {
 impl Asked {
     /// The bytes, once the answer has told to change over.
     pub(crate) async fn stream(self) -> Result<Box<dyn Stream>, String> {
-        match tokio::time::timeout(PATIENCE, self.upgrade).await {
+        match tokio::time::timeout(TIMEOUT, self.upgrade).await {
             Ok(Ok(upgraded)) => Ok(Box::new(TokioIo::new(upgraded))),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("it does not change over".into()),

@@ -130,7 +130,7 @@ async fn who_asks_for_more_channels_than_servers_take_waits_for_its_turn() {
         assert!(matches!(reply(&first).await, Some(Reply::Connected { .. })));
     }
     send(&second, ask, &[]);
-    assert!(tokio::time::timeout(ATTACH_PATIENCE / 4, second.readable()).await.is_err(), "it did not wait");
+    assert!(tokio::time::timeout(ATTACH_TIMEOUT / 4, second.readable()).await.is_err(), "it did not wait");
     // The server takes one: the next turn.
     drop(mail.recv().await.unwrap());
     assert!(matches!(reply(&second).await, Some(Reply::Connected { .. })));

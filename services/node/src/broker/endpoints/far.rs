@@ -8,7 +8,7 @@
 use super::introduce::Found;
 use super::regions::Region;
 use super::{Awaited, EndpointRights, Inner, Own, Pair, Table, called, pair_of, short};
-use crate::broker::far::{FAR_PATIENCE, Refused};
+use crate::broker::far::{FAR_TIMEOUT, Refused};
 use crate::broker::{Broker, Ends, MemberId, Outgoing, Refusal, Shape, refuse};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -130,7 +130,7 @@ impl Broker {
         mut meeting: FarMeeting,
         room: OwnedSemaphorePermit,
     ) {
-        let answer = tokio::time::timeout(FAR_PATIENCE, &mut meeting.answer).await;
+        let answer = tokio::time::timeout(FAR_TIMEOUT, &mut meeting.answer).await;
         // Who has answered needs no word that nobody waits.
         meeting.answered = answer.is_ok();
         let done = Refused::of(answer, &meeting.plan.peer.node);

@@ -5,7 +5,7 @@
 use super::far::FarPeer;
 use super::regions::Region;
 use super::{Inner, Own, buffers};
-use crate::broker::far::{FAR_PATIENCE, Refused};
+use crate::broker::far::{FAR_TIMEOUT, Refused};
 use crate::broker::{Broker, Ends, MemberId, Outgoing, Refusal, Shape, refuse};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -85,7 +85,7 @@ impl Broker {
 
     /// Waits for the other node, and answers the member. `room` is for the end that it gets.
     pub(crate) async fn finish_loan(&self, id: MemberId, mut loan: FarLoan, room: OwnedSemaphorePermit) {
-        let answer = tokio::time::timeout(FAR_PATIENCE, &mut loan.answer).await;
+        let answer = tokio::time::timeout(FAR_TIMEOUT, &mut loan.answer).await;
         // Who has answered needs no word that nobody waits.
         loan.answered = answer.is_ok();
         let done = Refused::of(answer, &loan.node);

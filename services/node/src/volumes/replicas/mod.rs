@@ -32,11 +32,11 @@ pub(crate) const FIND_PATH: &str = "/v1/replica/find";
 pub(crate) const DROP_PATH: &str = "/v1/replica/drop";
 /// How long it may take until this node serves a volume: another node's lease may have to end
 /// first.
-const SERVE_PATIENCE: Duration = Duration::from_secs(20);
+const SERVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a primary may take to leave in order.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a process may take to say where it listens.
-const LISTEN_PATIENCE: Duration = Duration::from_secs(4);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(4);
 /// A process that nobody has asked for, and nobody writes to, for so long is ended.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -241,7 +241,7 @@ impl Replicas {
         running.wanted.send_replace(Some(domain.to_owned()));
         let mut seen = running.seen.subscribe();
         let serves = seen.wait_for(|seen| seen.condition.part == Part::Primary || seen.done);
-        let served = tokio::time::timeout(SERVE_PATIENCE, serves).await;
+        let served = tokio::time::timeout(SERVE_TIMEOUT, serves).await;
         if matches!(served, Ok(Ok(seen)) if !seen.done) {
             return Ok(());
         }
@@ -411,7 +411,7 @@ impl Replicas {
         *running.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let mut seen = running.seen.subscribe();
         let listens = seen.wait_for(|seen| seen.done || seen.at.is_some());
-        let at = match tokio::time::timeout(LISTEN_PATIENCE, listens).await {
+        let at = match tokio::time::timeout(LISTEN_TIMEOUT, listens).await {
             Ok(Ok(seen)) if !seen.done => seen.at,
             _ => None,
         };
@@ -451,7 +451,7 @@ impl Replicas {
         running.wanted.send_replace(None);
         let mut seen = running.seen.subscribe();
         let left = seen.wait_for(|seen| seen.condition.part != Part::Primary || seen.done);
-        if tokio::time::timeout(LEAVE_PATIENCE, left).await.is_err() {
+        if tokio::time::timeout(LEAVE_TIMEOUT, left).await.is_err() {
             tracing::warn!(
                 dc = id.0,
                 volume = id.1,

@@ -32,7 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A process that has lived so long has not ended soon.
 const LIVED: Duration = Duration::from_secs(30);
 /// How long a process may take to say hello.
-const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before it is tried again to become the primary.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How often it is looked at what nobody tells.
@@ -290,7 +290,7 @@ async fn converse(
         say(socket, &order, &descriptors).await?;
     }
     let late = |_| "the process says nothing".to_owned();
-    let hello = tokio::time::timeout(HELLO_PATIENCE, hear(socket)).await.map_err(late)??;
+    let hello = tokio::time::timeout(HELLO_TIMEOUT, hear(socket)).await.map_err(late)??;
     let Report::Hello { version, pid, configured: Some(configured), condition, record } = hello else {
         return Err(format!("its first word is {hello:?}"));
     };

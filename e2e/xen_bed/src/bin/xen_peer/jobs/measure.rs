@@ -16,7 +16,7 @@ const RING_BYTES: u32 = 256 << 10;
 const WARM_UP: usize = 20;
 const PORT: u16 = 7777;
 /// How long one half waits for the other.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Two directions of whole messages.
 trait Way {
@@ -28,12 +28,12 @@ struct Ours(channel::Sender, channel::Receiver);
 
 impl Way for Ours {
     fn put(&mut self, message: &[u8]) -> Result<(), Failure> {
-        Ok(self.0.send(message, Some(Instant::now() + PATIENCE))?)
+        Ok(self.0.send(message, Some(Instant::now() + TIMEOUT))?)
     }
 
     fn get(&mut self, message: &mut Vec<u8>, length: usize) -> Result<(), Failure> {
         message.clear();
-        self.1.receive(message, Some(Instant::now() + PATIENCE))?;
+        self.1.receive(message, Some(Instant::now() + TIMEOUT))?;
         if message.len() == length { Ok(()) } else { Err("another message".into()) }
     }
 }
@@ -72,7 +72,7 @@ pub fn run(way: &str, half: Half, peer: u16, name: &str, what: What) -> Result<(
             let config = Config { ring_bytes: RING_BYTES, mode, ..Config::default() };
             let end = match half {
                 Half::Server => xen::offer(peer, name, &config)?,
-                Half::Client => xen::open(peer, name, Some(Instant::now() + PATIENCE))?,
+                Half::Client => xen::open(peer, name, Some(Instant::now() + TIMEOUT))?,
             };
             if half == Half::Server {
                 println!("there");
