@@ -683,6 +683,26 @@ pub enum Event {
     },
 }
 
+/// The targets of one file of a service that a domain mounts: each is there or not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// The name of the file in the service's folder.
+    pub file: String,
+    /// 99 of 100 calls are answered within this time, in ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<u64>,
+    /// Each call is answered within this time, in ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ns: Option<u64>,
+    /// So many calls are answered, or records come, in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u32>,
+    /// The last record of the stream is no older than this, in ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ns: Option<u64>,
+}
+
 /// A service as a domain sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountedService {
@@ -698,6 +718,9 @@ pub struct MountedService {
     pub up: bool,
     /// Counts the servers that it has had.
     pub generation: u64,
+    /// The targets that the topology file asks of its files here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<Target>,
 }
 
 /// A service as its server sees it.

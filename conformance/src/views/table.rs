@@ -11,7 +11,6 @@ const BOTH: u32 = 2;
 const EXCLUSIVE: u32 = 0o200;
 const TRUNCATE: u32 = 0o1000;
 const APPEND: u32 = 0o2000;
-const NONBLOCK: u32 = 0o4000;
 
 /// Names in the folder that is listed: more than any view gets at once.
 const NAMES: usize = 120;
@@ -231,7 +230,7 @@ fn sessions(run: &mut Run<'_>) {
 }
 
 fn stream(run: &mut Run<'_>) {
-    let Some(file) = run.open("a stream", "kit/samples", READ | NONBLOCK) else { return };
+    let Some(file) = run.open("a stream", "kit/samples", READ) else { return };
     run.ready("an empty stream", file, &[]);
     run.put("three records", "kit/ctl", b"publish one\npublish two\npublish three\n");
     run.ready("a record", file, &["in"]);

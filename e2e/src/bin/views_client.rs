@@ -16,11 +16,17 @@ const ALL: &[Group] = &[
     Group::Directory,
     Group::Events,
 ];
+/// Of one that may do everything, on another node than the services.
+const FAR: &[Group] = &[Group::Program, Group::Folder("tree"), Group::Events];
 /// Of one that may only read.
 const DENIED: &[Group] = &[Group::Denied("tree")];
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let groups = if std::env::args().nth(1).as_deref() == Some("denied") { DENIED } else { ALL };
+    let groups = match std::env::args().nth(1).as_deref() {
+        Some("denied") => DENIED,
+        Some("far") => FAR,
+        _ => ALL,
+    };
     let run = Path::new("/run/tombolo");
     let mut views: Vec<Box<dyn View>> = vec![
         Box::new(Mount::new("/srv")),

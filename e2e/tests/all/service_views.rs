@@ -2,6 +2,7 @@
 //! the same, but for what `conformance::views::MEANT` lists.
 
 use e2e::{NameServer, Node, wait};
+use serde_json::Value;
 
 const CLIENT: &str = env!("CARGO_BIN_EXE_views_client");
 const SERVER: &str = env!("CARGO_BIN_EXE_views_server");
@@ -81,4 +82,59 @@ fn each_view_of_a_service_gives_the_same_answers() {
     assert!(count >= Some(OPERATIONS_LEAST), "{}", run.out);
     let run = node.shell("attic", "/views denied");
     assert_eq!(run.code, 0, "{}\n{}", run.out, run.err);
+}
+
+/// `hall` asks `hall` of the file `ask`, and `attic` asks `attic`.
+fn with_targets(hall: &str, attic: &str) -> String {
+    let client = |name: &str, targets: &str| {
+        format!(
+            "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"infinity\"]\n\
+             services = {{ kit = {{ targets = {{ {targets} }} }} }}\n"
+        )
+    };
+    format!(
+        "name = \"house\"\n[domain.kit]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"/server\"]\n\
+         mounts = [{{ source = \"{SERVER}\", target = \"/server\" }}]\n{}{}\
+         [service.kit]\nkind = \"program\"\ndomain = \"kit\"\n\
+         allow = [{{ domains = [\"hall\", \"attic\"], verbs = [\"read\", \"change\"] }}]\n",
+        client("hall", hall),
+        client("attic", attic),
+    )
+}
+
+#[test]
+fn a_target_that_is_missed_is_told_and_one_that_cant_be_kept_is_refused() {
+    let Some(node) = Node::start() else { return };
+    let hall = "ask = { deadline = \"2s\", p99 = \"60s\" }, samples = { age = \"60s\" }";
+    node.up_ok(&with_targets(hall, ""));
+    wait::until("the service is up", || node.shell("hall", "cat /srv/kit/reading").code == 0);
+    let targets = || node.shell_ok("hall", "cat /srv/self/targets");
+    let nobody = "kit ask p99 60000000us - unknown\nkit ask deadline 2000000us - unknown\n\
+                  kit samples age 60000000us - unknown\n";
+    assert_eq!(targets(), nobody);
+    // A call that is not answered misses its deadline while it waits.
+    let asks = "exec 3<>/srv/kit/ask; seq 30 | sed 's/^/double /' >&3; echo wait >&3; cat <&3 > /dev/null";
+    let mut asking = node.command(&["exec", "hall", "--", "sh", "-c", asks]).spawn().expect("tombolo starts");
+    let told = |what: &str| {
+        let events = node.ok(&["events"]);
+        events.lines().any(|line| line.contains(what) && line.contains("kit/ask: deadline 2s was asked"))
+    };
+    wait::until("the miss is told", || told("target-missed"));
+    assert!(targets().lines().any(|line| line.starts_with("kit ask deadline") && line.ends_with("missed")));
+    node.shell_ok("hall", "echo release > /srv/kit/ctl");
+    assert!(asking.wait().expect("it ends").success());
+    let found = |what: &str| {
+        let rows = node.json(&["inspect", "targets"]);
+        let row = rows.as_array().and_then(|rows| rows.iter().find(|row| row["what"] == what).cloned());
+        row.unwrap_or(Value::Null)
+    };
+    wait::until("the tree has what was measured", || found("p99")["answers"].as_u64() >= Some(20));
+    assert!(found("deadline")["misses"].as_u64() >= Some(1));
+    // What was admitted stays, and what can't be kept is refused before anything is touched.
+    assert!(node.up_ok(&with_targets(hall, "")).contains("nothing to do"));
+    let refused = node.up(&with_targets(hall, "ask = { p99 = \"10us\" }"));
+    let words =
+        "domain attic can't have its target of kit/ask: p99 10us is asked, and hall measured a p99 of ";
+    assert!(refused.code != 0 && refused.err.contains(words), "{refused:?}");
+    assert!(node.up_ok(&with_targets(hall, "")).contains("nothing to do"));
 }

@@ -46,11 +46,31 @@ impl Histogram {
         0
     }
 
+    /// How many durations.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The longest, in ns.
+    pub(crate) fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
+    /// Their mean, in ns; 0 when nothing was recorded.
+    pub(crate) fn mean_ns(&self) -> u64 {
+        self.sum_ns.checked_div(self.count).unwrap_or(0)
+    }
+
+    /// The duration that 99 of 100 do not exceed, in ns.
+    pub(crate) fn p99_ns(&self) -> u64 {
+        self.quantile(99, 100)
+    }
+
     /// As the state tree shows it.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "count": self.count,
-            "mean_ns": self.sum_ns.checked_div(self.count).unwrap_or(0),
+            "mean_ns": self.mean_ns(),
             "p50_ns": self.quantile(50, 100),
             "p90_ns": self.quantile(90, 100),
             "p99_ns": self.quantile(99, 100),

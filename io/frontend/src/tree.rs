@@ -56,10 +56,11 @@ pub(crate) enum Own {
     Quality,
     Level,
     Handover,
+    Targets,
 }
 
 impl Own {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::About,
         Self::Name,
         Self::Services,
@@ -69,6 +70,7 @@ impl Own {
         Self::Quality,
         Self::Level,
         Self::Handover,
+        Self::Targets,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -82,6 +84,7 @@ impl Own {
             Self::Quality => "quality",
             Self::Level => "level",
             Self::Handover => "handover",
+            Self::Targets => "targets",
         }
     }
 
@@ -504,6 +507,7 @@ mod tests {
             verbs: vec!["resolve".into()],
             up: true,
             generation: 1,
+            targets: Vec::new(),
         }
     }
 

@@ -56,16 +56,16 @@ fn listings_look_sane() {
     assert_eq!(bed.ok("ls"), "dns\nself\n");
     assert_eq!(
         bed.ok("ls self"),
-        "about.json\ncounters\nhandover\nlatency\nlevel\nname\nquality\nservices\ntrace\n"
+        "about.json\ncounters\nhandover\nlatency\nlevel\nname\nquality\nservices\ntargets\ntrace\n"
     );
-    assert_eq!(bed.ok("find . | sort | wc -l").trim(), "17");
+    assert_eq!(bed.ok("find . | sort | wc -l").trim(), "18");
     assert_eq!(
         bed.ok("stat -c '%F %h %a' . dns dns/ctl"),
         "directory 4 555\ndirectory 2 555\nregular file 1 644\n"
     );
     let age = bed.ok("echo $(( $(date +%s) - $(stat -c %Y dns/query) ))");
     assert!((0..60).contains(&age.trim().parse::<i64>().unwrap()), "{age}");
-    assert_eq!(bed.ok("ls -di . dns/query | wc -l; find . -printf '%i\\n' | sort -u | wc -l"), "2\n17\n");
+    assert_eq!(bed.ok("ls -di . dns/query | wc -l; find . -printf '%i\\n' | sort -u | wc -l"), "2\n18\n");
     bed.ok("df . >/dev/null");
 }
 

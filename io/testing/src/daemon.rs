@@ -370,6 +370,7 @@ impl Node {
             verbs: self.verbs_of(at),
             up: self.server.is_some(),
             generation: 1,
+            targets: Vec::new(),
         }
     }
 }

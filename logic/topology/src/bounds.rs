@@ -95,6 +95,14 @@ pub const SELECTOR_TIMEOUT_MS_DEFAULT: u64 = 1_000;
 pub const GIVERS_MAX: usize = 16;
 /// Priorities of adaptations: one for each.
 pub const ADAPTATION_PRIORITY_MAX: u64 = 1_000;
+/// Files with targets of one service in one domain: as many as a service shows.
+pub const TARGETS_MAX: usize = 32;
+/// Shortest time of a target, in ns: less is a frontend's own work.
+pub const TARGET_NS_MIN: u64 = 10_000;
+/// Longest time of a target, in ns: a minute.
+pub const TARGET_NS_MAX: u64 = 60_000_000_000;
+/// Most calls or records in a second of a target: more than any frontend passes.
+pub const TARGET_RATE_MAX: u64 = 1_000_000;
 /// Samples in a row: some minutes.
 pub const RULE_SAMPLES_MAX: u64 = 1_000;
 /// Samples in a row that the controller's target is kept before less is given, where the file says

@@ -296,7 +296,8 @@ fn place(mount: &ServiceMount) -> String {
     let entrances =
         [(mount.stub, "DNS stub"), (mount.resolve, "libnss-resolve"), (mount.preload, "preloaded library")];
     let open = entrances.iter().filter(|(open, _)| *open).map(|(_, words)| (*words).to_owned());
-    std::iter::once(format!("/srv/{}", mount.at)).chain(open).collect::<Vec<_>>().join(", ")
+    let targets = mount.targets.iter().map(|target| format!("targets of {}", target.file));
+    std::iter::once(format!("/srv/{}", mount.at)).chain(open).chain(targets).collect::<Vec<_>>().join(", ")
 }
 
 fn does(settings: &Settings) -> String {

@@ -53,8 +53,8 @@ pub use model::{
     LocationSource, LogLimits, Machine, MachineKernel, Monitor, Mount, Network, NetworkClass, NetworkShare,
     NodeChoice, Outside, Placement, Pressed, ProcessorShare, Program, ProgramSettings, Published, Ready,
     Reserve, Resolv, Restart, RestartPolicy, Root, SelectorProgram, Service, ServiceKind, ServiceMount,
-    Settings, Signal, SocketMount, SocketPlace, SocketSettings, Stop, Topology, User, Verb, VolumeMount,
-    VolumeStore, Who,
+    Settings, Signal, SocketMount, SocketPlace, SocketSettings, Stop, Target, Topology, User, Verb,
+    VolumeMount, VolumeStore, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};

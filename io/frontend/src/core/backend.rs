@@ -276,6 +276,7 @@ impl<H: Host> Core<H> {
             _ => {}
         }
         let Some(slot) = self.slot(pending.fh) else { return };
+        self.aim_answered(service, slot, pending.asked, pending.purpose);
         if let Some(handle) = self.handle(slot)
             && let Some(session) = handle.session()
             && let Some(capsule) = session.capsule_next.take()

@@ -119,6 +119,7 @@ impl<H: Host> Core<H> {
             tracing::warn!(service, %error, "a service can't be shown");
         }
         self.links.resize(self.tree.services.len(), Link::default());
+        self.aim();
         self.introduced = true;
         self.save_facts();
         for at in 0..self.tree.services.len() {

@@ -46,7 +46,8 @@ impl<H: Host> Core<H> {
         };
         self.last_tag += 1;
         let (session, tag) = (SESSION_NONE, self.last_tag);
-        self.pending.insert(tag, Pending { service, fh: session, purpose: Purpose::Defaults });
+        let asked = self.host.now();
+        self.pending.insert(tag, Pending { service, fh: session, purpose: Purpose::Defaults, asked });
         let info = OpenInfo { entrance: ENTRANCE.into(), capsule, ..OpenInfo::default() };
         self.host.send(service, Outgoing::Open { session, tag, file: 0, info });
     }

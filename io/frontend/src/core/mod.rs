@@ -19,6 +19,7 @@ mod parked;
 mod simulation;
 mod streams;
 mod takeover;
+mod targets;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -38,6 +39,7 @@ pub(crate) use backend::Answer;
 use daemon::Question;
 pub(crate) use daemon::{NewLink, TICK_NS};
 use parked::{Op, Parked};
+use targets::Targets;
 
 /// Most files that the programs of one domain have open at once; more get `EMFILE`.
 pub(crate) const HANDLES_MAX: usize = 4096;
@@ -121,6 +123,8 @@ struct Pending {
     service: usize,
     fh: u64,
     purpose: Purpose,
+    /// When it was asked for, as far as that is known; else when it was sent.
+    asked: u64,
 }
 
 /// How the link to a service's backend is.
@@ -202,6 +206,7 @@ pub(crate) struct Core<H> {
     pub(crate) handover: Handover,
     pub(crate) traces: Traces,
     pub(crate) counters: Counters,
+    targets: Targets,
     /// Whether something waits for a moment in time.
     ticking: bool,
 }
@@ -237,6 +242,7 @@ impl<H: Host> Core<H> {
             handover: Handover::default(),
             traces: Traces::default(),
             counters: Counters::default(),
+            targets: Targets::default(),
             ticking: false,
         }
     }
@@ -405,10 +411,10 @@ impl<H: Host> Core<H> {
         let tells_flags = exported.is_some_and(|export| export.version > VERSION_MIN);
         let tags = Tags { service, fh: handle.fh, last: &mut self.last_tag, pending: &mut self.pending };
         let mut stage = Stage { file, is_once, tells_flags, tags, out: Vec::new() };
-        stage.open(handle);
+        stage.open(handle, now);
         stage.credit(handle);
         stage.lines(handle, traced, now);
-        stage.text(handle);
+        stage.text(handle, now);
         let blocked = matches!(&handle.body, Body::Session(session) if session.standing != Standing::Open);
         if !blocked {
             stage.calls(handle, &mut self.parked);
@@ -426,9 +432,10 @@ struct Tags<'a> {
 }
 
 impl Tags<'_> {
-    fn issue(&mut self, purpose: Purpose) -> u64 {
+    fn issue(&mut self, purpose: Purpose, asked: u64) -> u64 {
         *self.last += 1;
-        self.pending.insert(*self.last, Pending { service: self.service, fh: self.fh, purpose });
+        let (service, fh) = (self.service, self.fh);
+        self.pending.insert(*self.last, Pending { service, fh, purpose, asked });
         *self.last
     }
 }
@@ -445,7 +452,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    fn open(&mut self, handle: &mut Handle) {
+    fn open(&mut self, handle: &mut Handle, now: u64) {
         let calls = !handle.calls.is_empty();
         let (uid, gid, pid) = (handle.uid, handle.gid, handle.pid);
         // A file that is opened again is not cut again.
@@ -460,7 +467,7 @@ impl Stage<'_> {
                 _ => session.capsule.clone(),
             };
             let info = OpenInfo { uid, gid, pid, entrance: ENTRANCE.into(), flags, capsule };
-            let tag = self.tags.issue(Purpose::Open);
+            let tag = self.tags.issue(Purpose::Open, now);
             self.out.push(Outgoing::Open { session: self.tags.fh, tag, file: self.file, info });
         }
     }
@@ -472,7 +479,7 @@ impl Stage<'_> {
         let queued = session.entries.iter_mut().filter(|entry| entry.progress == Progress::Queued);
         let before = self.out.len();
         for entry in queued {
-            let tag = self.tags.issue(Purpose::Line);
+            let tag = self.tags.issue(Purpose::Line, entry.times.asked);
             let line = entry.line.clone();
             self.out.push(Outgoing::Request { session: self.tags.fh, tag, file: self.file, line, traced });
             entry.progress = Progress::Sent(tag);
@@ -491,10 +498,10 @@ impl Stage<'_> {
         }
     }
 
-    fn text(&mut self, handle: &mut Handle) {
+    fn text(&mut self, handle: &mut Handle, now: u64) {
         let Some(text) = handle.text() else { return };
         if std::mem::take(&mut text.wanted) {
-            let tag = self.tags.issue(Purpose::Text);
+            let tag = self.tags.issue(Purpose::Text, now);
             text.fetching = Some(tag);
             self.request(tag, Vec::new());
         }
@@ -512,29 +519,30 @@ impl Stage<'_> {
                 continue;
             }
             let Some(parked) = all.get_mut(key) else { continue };
+            let asked = parked.call.arrived;
             match &parked.op {
                 Op::Ioctl { number, data, .. } => {
-                    let tag = self.tags.issue(Purpose::Call(*key));
+                    let tag = self.tags.issue(Purpose::Call(*key), asked);
                     parked.tag = Some(tag);
                     let (session, number, data) = (self.tags.fh, *number, data.clone());
                     self.out.push(Outgoing::Control { session, tag, number, data });
                 }
                 Op::Record { data } => {
-                    let tag = self.tags.issue(Purpose::Call(*key));
+                    let tag = self.tags.issue(Purpose::Call(*key), asked);
                     parked.tag = Some(tag);
                     let (session, file, line) = (self.tags.fh, self.file, data.clone());
                     self.out.push(Outgoing::Request { session, tag, file, line, traced: false });
                 }
                 Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Sync => {
                     let Some((kind, payload)) = offsets::message(&parked.op) else { continue };
-                    let tag = self.tags.issue(Purpose::Call(*key));
+                    let tag = self.tags.issue(Purpose::Call(*key), asked);
                     parked.tag = Some(tag);
                     let (session, file) = (self.tags.fh, self.file);
                     self.out.push(Outgoing::Tree { kind, session, tag, file, payload });
                 }
                 Op::Command { lines, next, .. } => {
                     let Some(line) = lines.get(*next).cloned() else { continue };
-                    let tag = self.tags.issue(Purpose::Call(*key));
+                    let tag = self.tags.issue(Purpose::Call(*key), asked);
                     parked.tag = Some(tag);
                     self.request(tag, line);
                 }

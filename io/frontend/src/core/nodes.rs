@@ -83,7 +83,8 @@ impl<H: Host> Core<H> {
                 self.last_tag += 1;
                 let tag = self.last_tag;
                 parked.tag = Some(tag);
-                let pending = Pending { service, fh: SESSION_NONE, purpose: Purpose::Node(key) };
+                let (fh, purpose, asked) = (SESSION_NONE, Purpose::Node(key), parked.call.arrived);
+                let pending = Pending { service, fh, purpose, asked };
                 self.pending.insert(tag, pending);
                 let (kind, file, payload) = (ask.kind, ask.file, ask.payload.clone());
                 questions.push(Outgoing::Tree { kind, session: SESSION_NONE, tag, file, payload });

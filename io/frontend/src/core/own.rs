@@ -75,7 +75,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    fn own_text(&self, own: Own) -> Vec<u8> {
+    fn own_text(&mut self, own: Own) -> Vec<u8> {
         match own {
             Own::About => pretty(&self.about),
             Own::Name => {
@@ -86,6 +86,7 @@ impl<H: Host> Core<H> {
             Own::Services => self.services_text().into_bytes(),
             Own::Counters => pretty(&self.counters_json()),
             Own::Latency => pretty(&self.counters.latencies_to_json()),
+            Own::Targets => self.targets_text().into_bytes(),
             Own::Trace => self.traces.to_lines(),
             Own::Quality => {
                 self.quality.figure.map_or_else(Vec::new, |figure| format!("{figure}\n").into_bytes())
@@ -128,7 +129,8 @@ impl<H: Host> Core<H> {
     }
 
     /// All that the daemon shows of this frontend.
-    pub(crate) fn state(&self) -> Value {
+    pub(crate) fn state(&mut self) -> Value {
+        let targets = self.targets_json();
         let present = self.tree.services.iter().enumerate().filter(|(_, service)| service.present);
         let services: serde_json::Map<_, _> = present
             .map(|(at, service)| {
@@ -145,6 +147,7 @@ impl<H: Host> Core<H> {
             "services": services,
             "counters": self.counters_json(),
             "latency": self.counters.latencies_to_json(),
+            "targets": targets,
             "quality": {
                 "thousandths": self.quality.figure.map(|figure| figure.0),
                 "writes": self.quality.writes, "refused": self.quality.refused,

@@ -177,6 +177,7 @@ impl Machine {
             verbs: vec!["resolve".into()],
             up: true,
             generation: 1,
+            targets: Vec::new(),
         }];
         for request in asked {
             if let Request::Services { id } = request {

@@ -68,6 +68,7 @@ impl<H: Host> Core<H> {
             return self.violated(service, &Violation::Credit);
         }
         self.counters.records += 1;
+        self.aim_record(service, slot);
         self.settle(slot, None);
     }
 

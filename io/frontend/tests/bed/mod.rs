@@ -278,6 +278,7 @@ pub fn mounted(name: &str, up: bool) -> MountedService {
         verbs: vec!["resolve".into(), "control".into()],
         up,
         generation: 1,
+        targets: Vec::new(),
     }
 }
 

@@ -61,6 +61,7 @@ fn service(generation: u64) -> MountedService {
         verbs: vec!["resolve".into()],
         up: true,
         generation,
+        targets: Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Context;
 use crate::diagnostic::Code;
 use crate::file::{DomainForm, DomainsForm, ServiceAtForm, ServiceForm};
-use crate::model::{DomainKind, Network, ServiceKind, ServiceMount, SocketMount};
+use crate::model::{DomainKind, Network, ServiceKind, ServiceMount, SocketMount, Target};
 use crate::name::Name;
 use crate::read::{At, Entry, Field, Span};
 use crate::suggest::{self, quoted};
@@ -54,7 +54,9 @@ pub(super) fn services(
         ) = kind_of(&entry.key, cx)
         {
             refuse_entrances(&service, at, cx);
-            mounts.push(ServiceMount { service, at: place, stub: false, resolve: false, preload: false });
+            let targets = targets(at, cx);
+            let (stub, resolve, preload) = (false, false, false);
+            mounts.push(ServiceMount { service, at: place, stub, resolve, preload, targets });
             continue;
         }
         mounts.push(mount(service, place, form, at, cx));
@@ -182,7 +184,43 @@ fn mount(
     if preload {
         refuse_own_preload(form, cx);
     }
-    ServiceMount { service, at, stub, resolve, preload }
+    let targets = targets(entrances, cx);
+    ServiceMount { service, at, stub, resolve, preload, targets }
+}
+
+/// The targets of files, in the order of their names.
+fn targets(form: &ServiceAtForm, cx: &mut Context<'_, '_>) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for entry in form.targets.value().map_or(&[][..], |named| &named.0) {
+        let file = entry.key.value.as_str();
+        if file.is_empty() || file.contains(['/', '\0']) {
+            let message = format!("{} is no file in the folder of a service", quoted(file));
+            cx.out
+                .error(Code::BadName, &entry.key.span, message)
+                .help("targets are for the service's own files, by their names; not for files in folders");
+            continue;
+        }
+        let Some(value) = &entry.value else { continue };
+        let asked = &value.value.0;
+        let target = Target {
+            file: file.to_owned(),
+            p99_ns: asked.p99.value().map(|time| time.0),
+            deadline_ns: asked.deadline.value().map(|time| time.0),
+            rate: asked.rate.value().map(|count| count.0),
+            age_ns: asked.age.value().map(|time| time.0),
+        };
+        let broken = asked.p99.is_broken() || asked.deadline.is_broken();
+        let none = target.p99_ns.or(target.deadline_ns).or(target.age_ns).is_none() && target.rate.is_none();
+        if none && !broken && !asked.rate.is_broken() && !asked.age.is_broken() {
+            cx.out
+                .error(Code::MissingKey, &value.span, format!("nothing is asked of {}", quoted(file)))
+                .help("give it one of p99 = \"5ms\", deadline = \"20ms\", rate = 100, age = \"1s\"");
+            continue;
+        }
+        targets.push(target);
+    }
+    targets.sort_by(|a, b| a.file.cmp(&b.file));
+    targets
 }
 
 /// `LD_PRELOAD` is one list: whoever sets it takes ours away.

@@ -107,6 +107,11 @@ pub(super) fn mounted(
             cx.out.error(Code::WrongKind, &at.span, message).help("leave it out");
         }
     }
+    if let Field::Given(at) = &form.targets {
+        let message =
+            format!("`{}` is a socket: it has no files of which anything could be asked", key.value);
+        cx.out.error(Code::WrongKind, &at.span, message).help("leave it out");
+    }
     let at = match &form.at {
         Field::Given(at) => at,
         Field::Broken => return None,

@@ -23,7 +23,7 @@ pub(crate) use adaptation::{AdaptationForm, BudgetRangeForm, RateRangeForm, Rule
 pub(crate) use free::ProgramForm;
 pub(crate) use values::{
     CacheModeWord, Capability, DomainsForm, FrameSize, Label, PublishAt, RootForm, ServiceAt, SettingsForm,
-    UserForm, check_name,
+    TargetAt, UserForm, check_name,
 };
 
 /// The program and its arguments.
@@ -390,6 +390,22 @@ table_form! {
         resolve: bool => optional,
         /// libtombolo_preload.so in the LD_PRELOAD of the program.
         preload: bool => false,
+        /// The targets of files of the service here, by the names of the files.
+        targets: Named<TargetAt, TARGETS_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// The targets of a file of a service in a domain: one at least.
+    TargetForm as "a target" {
+        /// Within this time 99 of 100 calls are answered.
+        p99: Nanos<TARGET_NS_MIN, TARGET_NS_MAX> => optional,
+        /// Within this time each call is answered.
+        deadline: Nanos<TARGET_NS_MIN, TARGET_NS_MAX> => optional,
+        /// So many calls are answered, or records of a stream come, in a second.
+        rate: Count<1, TARGET_RATE_MAX> => optional,
+        /// No older than this is the last record of a stream that is read.
+        age: Nanos<TARGET_NS_MIN, TARGET_NS_MAX> => optional,
     }
 }
 

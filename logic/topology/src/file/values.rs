@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, FilesForm, LocationForm,
-    ProgramForm, PublishForm, ServiceAtForm, SocketForm,
+    ProgramForm, PublishForm, ServiceAtForm, SocketForm, TargetForm,
 };
 use crate::bounds::{DOMAINS_MAX, FRAME_SIDE_MAX, FRAME_SIDE_MIN, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
@@ -468,6 +468,7 @@ impl Form for ServiceAt {
                     stub: Field::Absent,
                     resolve: Field::Absent,
                     preload: Field::Absent,
+                    targets: Field::Absent,
                 }))
             }
             DeValue::Table(_) => ServiceAtForm::read(value, span, out).map(Self),
@@ -504,6 +505,30 @@ impl JsonSchema for PublishAt {
     }
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         generator.subschema_for::<PublishForm>()
+    }
+}
+
+/// The targets of a file, whose name is the key.
+#[derive(Clone, Debug)]
+pub(crate) struct TargetAt(pub(crate) TargetForm);
+
+impl Form for TargetAt {
+    const KEYS: &str = "^[^/]{1,255}$";
+
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        TargetForm::read(value, span, out).map(Self)
+    }
+}
+
+impl JsonSchema for TargetAt {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "TargetAt".into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<TargetForm>()
     }
 }
 

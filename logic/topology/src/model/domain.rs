@@ -336,6 +336,25 @@ pub struct ServiceMount {
     pub resolve: bool,
     /// Whether `libtombolo_preload.so` is put into the program's `LD_PRELOAD`.
     pub preload: bool,
+    /// The targets of its files here, by their names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<Target>,
+}
+
+/// The targets of a file of a service in one domain; one of them at least is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// The name of the file in the service's folder.
+    pub file: String,
+    /// Within this time 99 of 100 calls are answered, in ns.
+    pub p99_ns: Option<u64>,
+    /// Within this time each call is answered, in ns.
+    pub deadline_ns: Option<u64>,
+    /// So many calls are answered, or records come, in a second.
+    pub rate: Option<u32>,
+    /// The greatest age of the last record, in ns.
+    pub age_ns: Option<u64>,
 }
 
 /// The lines of a domain's `resolv.conf` beside the stub's address.

@@ -25,7 +25,7 @@ pub use adaptation::{Adaptation, Giving, Monitor, Pressed, SelectorProgram};
 pub use camera::{Camera, CameraSettings, FrameFormat};
 pub use domain::{
     Domain, DomainKind, Health, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv,
-    Restart, RestartPolicy, Root, ServiceMount, Signal, Stop, User,
+    Restart, RestartPolicy, Root, ServiceMount, Signal, Stop, Target, User,
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
 pub use events::{EventChannel, EventsSettings};

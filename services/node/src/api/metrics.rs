@@ -36,6 +36,9 @@ pub(crate) fn text(tree: &Value) -> String {
         page.reservation(name, vtm);
     }
     page.adaptations(tree.pointer("/reserve/adaptations").unwrap_or(&Value::Null));
+    for target in tree.get("targets").and_then(Value::as_array).into_iter().flatten() {
+        page.target(target);
+    }
     for (node, link) in entries(tree.get("links")) {
         page.link(node, link);
     }
@@ -132,6 +135,23 @@ impl Page {
             let seconds = number(at).map(|us| us / 1e6);
             self.gauge(&format!("tombolo_adaptation_last_{name}_seconds"), &[], seconds);
         }
+    }
+
+    /// A target of a file of a service: times in seconds, a rate in a second.
+    fn target(&mut self, target: &Value) {
+        let keys = ["dc", "domain", "service", "file", "what"];
+        let labels = keys.map(|key| (key, text_of(target, &format!("/{key}"))));
+        let is_rate = text_of(target, "/what") == "rate";
+        let number = |key: &str| {
+            let value = target.get(key).and_then(Value::as_f64)?;
+            Some(if is_rate { value } else { value / 1e9 })
+        };
+        self.gauge("tombolo_target_asked", &labels, number("asked"));
+        self.gauge("tombolo_target_found", &labels, number("found"));
+        let kept = target.get("kept").and_then(Value::as_bool).map(|kept| f64::from(u8::from(kept)));
+        self.gauge("tombolo_target_kept", &labels, kept);
+        let misses = target.get("misses").and_then(Value::as_f64);
+        self.counter("tombolo_target_misses_total", &labels, misses);
     }
 
     fn domain(&mut self, dc: &str, name: &str, domain: &Value) {

@@ -54,7 +54,7 @@ pub(crate) async fn whole(node: &Arc<Node>) -> Value {
         // Dispatchers are asked.
         crate::base::LOOKS.run(move || node.book.tree()).await.unwrap_or_default()
     };
-    json!({ "node": node_tree(node), "dc": containers, "links": links, "reserve": reserve })
+    json!({ "node": node_tree(node), "dc": containers, "links": links, "reserve": reserve, "targets": node.domains.targets.state() })
 }
 
 fn node_tree(node: &Node) -> Value {

@@ -38,6 +38,17 @@ pub(super) struct Wish {
     pub(super) ring_bytes: u32,
 }
 
+/// The targets of a file, as a frontend is told of them.
+fn said(target: &topology::Target) -> wire::control::Target {
+    wire::control::Target {
+        file: target.file.clone(),
+        p99_ns: target.p99_ns,
+        deadline_ns: target.deadline_ns,
+        rate: target.rate,
+        age_ns: target.age_ns,
+    }
+}
+
 impl Inner {
     /// The services that a domain mounts, as it sees them now.
     pub(super) fn mounted(&self, dc: &str, domain: &str) -> Vec<MountedService> {
@@ -55,6 +66,7 @@ impl Inner {
                     verbs: verbs(service, domain.name.as_str()),
                     up,
                     generation,
+                    targets: mount.targets.iter().map(said).collect(),
                 })
             })
             .collect()

@@ -13,7 +13,7 @@ use crate::api;
 use crate::api::node::Node;
 use crate::base::RegistryDebug;
 use crate::broker::wake_ns;
-use crate::domains::{LoadError, adopt, change, host};
+use crate::domains::{LoadError, adopt, change, host, targets};
 use crate::membership::{self, Cluster, ClusterError};
 use crate::placement::{self, Following};
 use crate::reservations::{self, BookError, Offers};
@@ -216,6 +216,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     links::start(&node);
     tokio::spawn(reservations::look_after(Arc::clone(&node.book)));
     tokio::spawn(adaptations::follow(Arc::clone(&node.adaptations), node.broker.clone()));
+    tokio::spawn(targets::follow(Arc::clone(&node.domains), node.broker.clone()));
     let admin = listen_admin(&config.place)?;
     if let Some(address) = config.metrics {
         serve_metrics(&node, address).await?;

@@ -49,6 +49,7 @@ async fn try_up(
     let ended = |ending: Ending| untouched(ending.problem(&dc));
     let topology = change.unless_ended(admit(node, &request)).await.map_err(ended)?.map_err(untouched)?;
     let before = node.topology(&dc);
+    super::targets::admit(&node.targets, before.as_deref(), &topology).map_err(untouched)?;
     let plan = with_failed_ones(node, topology::plan(before.as_deref(), &topology), &topology);
     if request.dry_run {
         return dry_run(&dc, &plan, teller).await;

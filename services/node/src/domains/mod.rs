@@ -23,6 +23,7 @@ pub(crate) mod relays;
 pub(crate) mod spec;
 mod store;
 pub(crate) mod supervisor;
+pub(crate) mod targets;
 mod teller;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -83,6 +83,8 @@ pub(crate) struct Domains {
     pub(crate) events: Arc<Events>,
     /// To which level of quality each domain is to keep.
     pub(crate) levels: Levels,
+    /// The targets of services' files, as frontends found them.
+    pub(crate) targets: super::targets::Board,
     /// Whether the desired state is a cluster's.
     in_cluster: AtomicBool,
     registry: Arc<dyn RegistryDebug>,
@@ -159,6 +161,7 @@ impl Domains {
             changes: Arc::default(),
             events: Arc::default(),
             levels: Levels::default(),
+            targets: super::targets::Board::default(),
             in_cluster: AtomicBool::new(false),
             registry,
             inner: Mutex::default(),

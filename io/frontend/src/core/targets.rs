@@ -1,0 +1,372 @@
+//! The targets that a mount asks of a service's files, and whether they are kept.
+//!
+//! A file that has some has a histogram of the window that goes on and of the one before; a call or
+//! a record is counted there and costs nothing else. Files without targets are not looked at.
+
+use serde_json::{Value, json};
+use wire::control::Target;
+
+use super::{Core, Purpose};
+use crate::handle::Handle;
+use crate::histogram::Histogram;
+use crate::host::Host;
+use crate::tree::{Node, Tree};
+
+/// A window: long enough for a hundredth of a few hundred calls to be told.
+pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
+/// Fewer answers in a window say nothing of the slowest hundredth of them.
+pub(crate) const ANSWERS_LEAST: u64 = 20;
+/// A rate is told of at least so much time.
+const RATE_LEAST_NS: u64 = 1_000_000_000;
+
+/// Answers and records of a time.
+#[derive(Debug, Default)]
+struct Window {
+    answers: Histogram,
+    records: u64,
+    /// Answers that came after the deadline.
+    late: u64,
+    /// The longest time from one record to the next.
+    gap_ns: u64,
+}
+
+/// A file of a service that has targets.
+#[derive(Debug)]
+struct Watched {
+    service: usize,
+    target: Target,
+    begun_ns: u64,
+    now: Box<Window>,
+    before: Option<Box<Window>>,
+    last_record_ns: Option<u64>,
+    /// Late answers, of all time.
+    late: u64,
+}
+
+impl Watched {
+    fn turn(&mut self, now: u64) {
+        let elapsed = now.saturating_sub(self.begun_ns);
+        if elapsed < WINDOW_NS {
+            return;
+        }
+        let ended = std::mem::take(&mut self.now);
+        // A window after which nothing came for another one is of long ago.
+        self.before = (elapsed < 2 * WINDOW_NS).then_some(ended);
+        self.begun_ns = now;
+    }
+}
+
+/// The files of the domain's services that have targets.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    watched: Vec<Watched>,
+}
+
+impl Targets {
+    /// Takes the targets of all services, by their places in the tree. What was counted of a file
+    /// whose targets are the same stays.
+    pub(crate) fn set(&mut self, wanted: Vec<(usize, Target)>, now: u64) {
+        let mut known = std::mem::take(&mut self.watched);
+        let one = |(service, target): (usize, Target)| {
+            let same = known.iter().position(|old| old.service == service && old.target == target);
+            same.map(|at| known.swap_remove(at)).unwrap_or_else(|| Watched {
+                service,
+                target,
+                begun_ns: now,
+                now: Box::default(),
+                before: None,
+                last_record_ns: None,
+                late: 0,
+            })
+        };
+        self.watched = wanted.into_iter().map(one).collect();
+    }
+
+    /// Whether some file of the service has targets.
+    pub(crate) fn has(&self, service: usize) -> bool {
+        self.watched.iter().any(|watched| watched.service == service)
+    }
+
+    fn of(&mut self, service: usize, file: &str, now: u64) -> Option<&mut Watched> {
+        let mut all = self.watched.iter_mut();
+        let watched = all.find(|one| one.service == service && one.target.file == file)?;
+        watched.turn(now);
+        Some(watched)
+    }
+
+    /// Counts an answer.
+    pub(crate) fn answered(&mut self, (service, file): (usize, &str), asked: u64, now: u64) {
+        let Some(watched) = self.of(service, file, now) else { return };
+        let took = now.saturating_sub(asked);
+        watched.now.answers.record(took);
+        if watched.target.deadline_ns.is_some_and(|deadline| took > deadline) {
+            watched.now.late += 1;
+            watched.late += 1;
+        }
+    }
+
+    /// Counts a record of a stream.
+    pub(crate) fn record(&mut self, (service, file): (usize, &str), now: u64) {
+        let Some(watched) = self.of(service, file, now) else { return };
+        watched.now.records += 1;
+        if let Some(last) = watched.last_record_ns.replace(now) {
+            watched.now.gap_ns = watched.now.gap_ns.max(now.saturating_sub(last));
+        }
+    }
+}
+
+/// How a file is used at the moment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    open: bool,
+    /// The age of the oldest call without an answer.
+    waits_ns: Option<u64>,
+}
+
+impl Watched {
+    /// A row for each target: what was asked and found, and whether it is kept; `null` where there
+    /// is nothing to judge by.
+    fn rows(&mut self, service: &str, used: Use, now: u64) -> Vec<Value> {
+        self.turn(now);
+        if !used.open {
+            // Nobody takes records: the next one is no late one.
+            self.last_record_ns = None;
+        }
+        let whole = self.before.as_ref().filter(|window| window.answers.count() >= ANSWERS_LEAST);
+        let window = whole.unwrap_or(&self.now);
+        let (count, p99_ns) = (window.answers.count(), window.answers.p99_ns());
+        let mean_ns = window.answers.mean_ns();
+        let waits_ns = used.waits_ns.unwrap_or(0);
+        let late_now = |deadline: u64| waits_ns > deadline;
+        let before = self.before.as_deref();
+        let sum = |of: fn(&Window) -> u64| of(&self.now) + before.map_or(0, of);
+        let row = |what: &str, asked: u64, found: Option<u64>, kept: Option<bool>| {
+            json!({
+                "service": service, "file": self.target.file, "what": what,
+                "asked": asked, "found": found, "kept": kept,
+                "answers": count, "mean_ns": mean_ns, "p99_ns": p99_ns, "late": self.late,
+            })
+        };
+        let mut rows = Vec::new();
+        if let Some(asked) = self.target.p99_ns {
+            let found = (count >= ANSWERS_LEAST).then_some(p99_ns);
+            rows.push(row("p99", asked, found, found.map(|found| found <= asked)));
+        }
+        if let Some(asked) = self.target.deadline_ns {
+            let answers = sum(|window| window.answers.count());
+            let longest = self.now.answers.max_ns().max(before.map_or(0, |window| window.answers.max_ns()));
+            let found = longest.max(waits_ns);
+            let is_known = answers > 0 || used.waits_ns.is_some();
+            let kept = sum(|window| window.late) == 0 && !late_now(asked);
+            rows.push(row("deadline", asked, is_known.then_some(found), is_known.then_some(kept)));
+        }
+        if let Some(asked) = self.target.rate {
+            let elapsed = now.saturating_sub(self.begun_ns);
+            let events = sum(|window| window.answers.count() + window.records);
+            let time = elapsed + if before.is_some() { WINDOW_NS } else { 0 };
+            let found = (events * RATE_LEAST_NS).checked_div(time).filter(|_| time >= RATE_LEAST_NS);
+            // Nobody is answered faster than he asks: too few are a fault where somebody waits.
+            let wanted = used.waits_ns.is_some() || self.last_record_ns.is_some();
+            let kept = found.map(|found| found >= u64::from(asked) || !wanted);
+            rows.push(row("rate", asked.into(), found, kept));
+        }
+        if let Some(asked) = self.target.age_ns {
+            let found = self.last_record_ns.map(|last| now.saturating_sub(last));
+            let gap = sum_gap(&self.now, before);
+            let found = found.map(|found| found.max(gap));
+            rows.push(row("age", asked, found, found.map(|found| found <= asked)));
+        }
+        rows
+    }
+}
+
+fn sum_gap(now: &Window, before: Option<&Window>) -> u64 {
+    now.gap_ns.max(before.map_or(0, |window| window.gap_ns))
+}
+
+/// The name of a file in its service's folder.
+fn name_of(tree: &Tree, node: Node) -> Option<&str> {
+    match node {
+        Node::File(at, id) => tree.services.get(at)?.file(id)?.name.as_deref(),
+        _ => None,
+    }
+}
+
+impl<H: Host> Core<H> {
+    /// Counts the answer to what was asked at `asked`.
+    pub(super) fn aim_answered(&mut self, service: usize, slot: usize, asked: u64, purpose: Purpose) {
+        if matches!(purpose, Purpose::Open) || !self.targets.has(service) {
+            return;
+        }
+        let now = self.host.now();
+        let Some(node) = self.handle(slot).map(|handle| handle.node) else { return };
+        if let Some(file) = name_of(&self.tree, node) {
+            self.targets.answered((service, file), asked, now);
+        }
+    }
+
+    /// Counts a record of a stream.
+    pub(super) fn aim_record(&mut self, service: usize, slot: usize) {
+        if !self.targets.has(service) {
+            return;
+        }
+        let now = self.host.now();
+        let Some(node) = self.handle(slot).map(|handle| handle.node) else { return };
+        if let Some(file) = name_of(&self.tree, node) {
+            self.targets.record((service, file), now);
+        }
+    }
+
+    /// Takes the targets that the daemon says.
+    pub(super) fn aim(&mut self) {
+        let present = self.tree.services.iter().enumerate().filter(|(_, service)| service.present);
+        let wanted = present
+            .flat_map(|(at, service)| service.mounted.targets.iter().map(move |target| (at, target.clone())));
+        let wanted = wanted.collect();
+        let now = self.host.now();
+        self.targets.set(wanted, now);
+    }
+
+    /// All targets with what was found.
+    pub(super) fn targets_json(&mut self) -> Value {
+        let now = self.host.now();
+        let mut targets = std::mem::take(&mut self.targets.watched);
+        let mut rows = Vec::new();
+        for watched in &mut targets {
+            let Some(service) = self.tree.services.get(watched.service) else { continue };
+            let used = self.use_of(watched.service, &watched.target.file, now);
+            rows.extend(watched.rows(&service.mounted.name, used, now));
+        }
+        self.targets.watched = targets;
+        Value::Array(rows)
+    }
+
+    fn use_of(&self, at: usize, file: &str, now: u64) -> Use {
+        let is_of =
+            |handle: &Handle| handle.service() == Some(at) && name_of(&self.tree, handle.node) == Some(file);
+        let mut used = Use { open: self.handles.iter().flatten().any(&is_of), waits_ns: None };
+        for pending in self.pending.values().filter(|pending| pending.service == at) {
+            let handle = self.slot(pending.fh).and_then(|slot| self.handles.get(slot)?.as_ref());
+            if handle.is_some_and(&is_of) && !matches!(pending.purpose, Purpose::Open) {
+                let waits = now.saturating_sub(pending.asked);
+                used.waits_ns = used.waits_ns.max(Some(waits));
+            }
+        }
+        used
+    }
+
+    /// The targets as a text, one a line.
+    pub(super) fn targets_text(&mut self) -> String {
+        let rows = self.targets_json();
+        let rows = rows.as_array().map(Vec::as_slice).unwrap_or_default();
+        let text =
+            |row: &Value, key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let line = |row: &Value| {
+            let what = text(row, "what");
+            let number = |key: &str| row.get(key).and_then(Value::as_u64);
+            let said = |value: Option<u64>| match (value, what.as_str()) {
+                (None, _) => "-".to_owned(),
+                (Some(value), "rate") => format!("{value}/s"),
+                (Some(value), _) => format!("{}us", value / 1_000),
+            };
+            let state = match row.get("kept").and_then(Value::as_bool) {
+                Some(true) => "kept",
+                Some(false) => "missed",
+                None => "unknown",
+            };
+            let (service, file) = (text(row, "service"), text(row, "file"));
+            let (asked, found) = (said(number("asked")), said(number("found")));
+            format!("{service} {file} {what} {asked} {found} {state}\n")
+        };
+        rows.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn watched(target: Target) -> Targets {
+        let mut targets = Targets::default();
+        targets.set(vec![(0, target)], 0);
+        targets
+    }
+
+    fn state(targets: &mut Targets, used: Use, now: u64) -> (Option<u64>, Option<bool>) {
+        let row = targets.watched[0].rows("gauge", used, now).remove(0);
+        (row["found"].as_u64(), row["kept"].as_bool())
+    }
+
+    #[test]
+    fn a_p99_is_judged_by_enough_answers_and_by_the_last_whole_window() {
+        let mut targets = watched(Target { file: "ask".into(), p99_ns: Some(5 * MS), ..Target::default() });
+        let used = Use { open: true, waits_ns: None };
+        for number in 0..19 {
+            targets.answered((0, "ask"), number * MS, (number + 1) * MS);
+        }
+        assert_eq!(state(&mut targets, used, 20 * MS), (None, None), "19 answers");
+        targets.answered((0, "ask"), 0, MS);
+        targets.answered((0, "other"), 0, 900 * MS);
+        targets.answered((1, "ask"), 0, 900 * MS);
+        let (found, kept) = state(&mut targets, used, 20 * MS);
+        assert!(found.is_some_and(|found| found.abs_diff(MS) <= MS / 8), "{found:?}");
+        assert_eq!(kept, Some(true));
+        // The next window is slow, and counts when it is over.
+        for _ in 0..50 {
+            targets.answered((0, "ask"), WINDOW_NS, WINDOW_NS + 8 * MS);
+        }
+        assert_eq!(state(&mut targets, used, WINDOW_NS + 9 * MS).1, Some(true), "the one before counts");
+        assert_eq!(state(&mut targets, used, 2 * WINDOW_NS + 9 * MS).1, Some(false));
+        assert_eq!(state(&mut targets, used, 9 * WINDOW_NS), (None, None), "long ago");
+    }
+
+    #[test]
+    fn a_deadline_is_missed_by_one_answer_and_by_one_that_does_not_come() {
+        let mut targets =
+            watched(Target { file: "ask".into(), deadline_ns: Some(5 * MS), ..Target::default() });
+        let idle = Use { open: true, waits_ns: None };
+        assert_eq!(state(&mut targets, idle, MS), (None, None));
+        targets.answered((0, "ask"), 0, MS);
+        assert_eq!(state(&mut targets, idle, MS), (Some(MS), Some(true)));
+        let waits = Use { open: true, waits_ns: Some(6 * MS) };
+        assert_eq!(state(&mut targets, waits, 7 * MS), (Some(6 * MS), Some(false)));
+        targets.answered((0, "ask"), 0, 9 * MS);
+        assert_eq!(state(&mut targets, idle, 10 * MS), (Some(9 * MS), Some(false)));
+        assert_eq!(state(&mut targets, idle, 4 * WINDOW_NS), (None, None), "it is forgotten in time");
+    }
+
+    #[test]
+    fn records_have_a_rate_and_an_age_while_somebody_takes_them() {
+        let mut targets =
+            watched(Target { file: "samples".into(), age_ns: Some(200 * MS), ..Target::default() });
+        let reads = Use { open: true, waits_ns: None };
+        for number in 0..10 {
+            targets.record((0, "samples"), number * 100 * MS);
+        }
+        assert_eq!(state(&mut targets, reads, 950 * MS), (Some(100 * MS), Some(true)));
+        assert_eq!(state(&mut targets, reads, 1_500 * MS), (Some(600 * MS), Some(false)));
+        let nobody = Use::default();
+        assert_eq!(state(&mut targets, nobody, 1_600 * MS), (None, None));
+        let mut targets = watched(Target { file: "samples".into(), rate: Some(10), ..Target::default() });
+        for number in 0..20 {
+            targets.record((0, "samples"), number * 50 * MS);
+        }
+        assert_eq!(state(&mut targets, reads, 1_000 * MS), (Some(20), Some(true)));
+        assert_eq!(state(&mut targets, reads, 4_000 * MS), (Some(5), Some(false)));
+        assert_eq!(state(&mut targets, nobody, 4_000 * MS), (Some(5), Some(true)), "nobody waits");
+    }
+
+    #[test]
+    fn what_was_counted_stays_where_the_targets_stay() {
+        let target = Target { file: "ask".into(), deadline_ns: Some(MS), ..Target::default() };
+        let mut targets = watched(target.clone());
+        targets.answered((0, "ask"), 0, 2 * MS);
+        targets.set(vec![(0, target.clone())], 3 * MS);
+        let used = Use { open: true, waits_ns: None };
+        assert_eq!(state(&mut targets, used, 3 * MS).1, Some(false));
+        targets.set(vec![(0, Target { deadline_ns: Some(4 * MS), ..target })], 3 * MS);
+        assert_eq!(state(&mut targets, used, 3 * MS), (None, None));
+    }
+}
