@@ -502,6 +502,7 @@ impl View for Direct {
                 link.ask(Kind::ReadAt, session, 0, &range.encode())
             }
             Behaviour::Random | Behaviour::Folder => read_at(link, session, offset, most),
+            Behaviour::Symlink => Err(raw(Errno::LOOP)),
         }
     }
 
@@ -556,6 +557,7 @@ impl View for Direct {
             Behaviour::Device | Behaviour::Random | Behaviour::Folder => {
                 write_at(link, session, offset, data)
             }
+            Behaviour::Symlink => Err(raw(Errno::LOOP)),
         }
     }
 
