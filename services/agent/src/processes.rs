@@ -138,8 +138,9 @@ impl Agent {
     }
 
     /// The node has closed the stream of a process: of a further one, nobody waits for it any more.
+    /// That of a command which has ended was closed from here before.
     pub fn process_closed(&mut self, stream: u32) -> Result<(), AgentError> {
-        if self.command == Some(stream) {
+        if self.command == Some(stream) && self.processes.contains_key(&stream) {
             return Err(AgentError::Unexpected("the end of the command's output"));
         }
         if let Some(process) = self.processes.get_mut(&stream) {

@@ -187,6 +187,17 @@ impl Node {
         self.say(&close);
     }
 
+    /// Answers the end of a stream, if the agent is still there.
+    pub fn answer_close(&mut self, stream: u32) {
+        let close = self.streams.close(stream, wire::guest::Close::default()).expect("an open stream");
+        let mut bytes = Vec::new();
+        close.encode(&mut bytes);
+        match self.port.write_all(&bytes) {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => panic!("{error}"),
+            _ => {}
+        }
+    }
+
     pub fn closed(&mut self, stream: u32) {
         self.find(|heard| matches!(heard, Heard::Closed { stream: of, .. } if *of == stream).then_some(()));
         if let Some(close) = self.streams.close(stream, wire::guest::Close::default()) {

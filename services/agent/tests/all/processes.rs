@@ -60,6 +60,19 @@ fn the_commands_output_and_code_come_out_and_then_the_agent_ends() {
     assert!(node.ended().success());
 }
 
+/// The answer comes while the agent leaves, in some of these rounds.
+#[test]
+fn the_nodes_answer_to_the_end_of_the_commands_output_is_no_broken_rule() {
+    for _ in 0..20 {
+        let mut node = Node::booted(boot(&["sh", "-c", "echo out"]));
+        let stream = node.opened(&Purpose::Output {});
+        node.find(|heard| matches!(heard, Heard::Closed { stream: of, .. } if *of == stream).then_some(()));
+        node.answer_close(stream);
+        let (status, said) = node.last_words();
+        assert!(status.success(), "{said}");
+    }
+}
+
 #[test]
 fn a_command_that_can_not_be_executed_is_a_guest_that_failed() {
     let mut node = Node::booted(boot(&["/no/such/program"]));
