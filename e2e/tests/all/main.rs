@@ -52,6 +52,7 @@ mod machine_quickstart;
 mod machine_services;
 mod machine_sockets;
 mod machines;
+mod metrics;
 mod missing;
 mod moves;
 mod network_classes;

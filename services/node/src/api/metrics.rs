@@ -1,6 +1,7 @@
 //! The state tree's numbers as Prometheus text (exposition format 0.0.4): the same numbers, under
 //! names and labels.
 
+use super::help;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -316,6 +317,9 @@ impl Page {
     fn finish(self) -> String {
         let mut text = String::new();
         for (name, (kind, series)) in self.0 {
+            if let Some(help) = help::of(&name) {
+                let _infallible = writeln!(text, "# HELP {name} {help}");
+            }
             let _infallible = writeln!(text, "# TYPE {name} {kind}");
             for line in series {
                 let _infallible = writeln!(text, "{line}");
@@ -379,6 +383,8 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is missing:\n{text}");
         }
         let families: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let helps = text.lines().filter(|line| line.starts_with("# HELP")).count();
+        assert_eq!(helps, families.len(), "a family without a word on it");
         let mut unique = families.clone();
         unique.dedup();
         assert_eq!(families, unique);

@@ -3,6 +3,7 @@
 
 mod adaptation;
 mod cluster;
+mod help;
 mod metrics;
 pub(crate) mod node;
 pub(crate) mod peers;
