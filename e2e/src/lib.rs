@@ -6,6 +6,7 @@
 
 pub mod clean;
 pub mod cluster;
+pub mod demo;
 pub mod guest;
 pub mod machines;
 pub mod name_server;

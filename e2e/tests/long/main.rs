@@ -15,3 +15,4 @@ mod siege;
 mod siege_network;
 mod sockets;
 mod tipc;
+mod video;

@@ -318,6 +318,9 @@ impl Bed<'_> {
             "--",
             "-C",
             "target-feature=+crt-static",
+            // A guest has it in its memory, where names that nobody reads take a third of it.
+            "-C",
+            "strip=symbols",
         ];
         let built = self.built("build-product", &arguments, &self.compiler.clone());
         self.place(&built, |_| true);
