@@ -86,6 +86,8 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
     alpha.up_ok(&text);
     alpha.ok(&["node", "undrain", "beta"]);
     std::fs::remove_dir(&gone).expect("removed");
+    // It runs before its witness has said anything.
+    bed.until("it lives", TIMEOUT, || lives(&bed, "one").lives().len() == 1);
 
     let (report, code) = moved(beta, "one", "beta", &["--dry-run"]);
     assert_eq!((report["outcome"].as_str(), code), (Some("possible"), 0), "{report}");
