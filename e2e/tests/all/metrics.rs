@@ -1,9 +1,9 @@
 //! A real Prometheus reads a node's metrics, knows each query of the dashboard, and takes the
 //! alerts.
 
-use e2e::{Node, node, wait};
+use e2e::{Node, free_port, node, wait};
 use serde_json::Value;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -17,10 +17,8 @@ impl Drop for Ends {
     }
 }
 
-/// An address that was free a moment ago.
 fn free_address() -> String {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("its address").to_string()
+    format!("127.0.0.1:{}", free_port())
 }
 
 fn packaging(file: &str) -> PathBuf {

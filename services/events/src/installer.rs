@@ -24,21 +24,15 @@ pub(crate) enum For {
     Opening(OpenInfo),
 }
 
-/// A module that is being checked.
+/// A module of a domain that is being checked for a channel. It is counted until it was checked,
+/// also where nobody waits for it any more: so nobody has the thread do more than he may have.
 #[derive(Debug)]
 pub(crate) struct Order {
-    pub(crate) to: ReplyTo,
     pub(crate) serial: u32,
     pub(crate) owner: u64,
     pub(crate) name: String,
     pub(crate) bytes: Bytes,
-    pub(crate) what: For,
-}
-
-impl Order {
-    pub(crate) fn key(&self) -> SessionKey {
-        (self.to.link, self.to.session)
-    }
+    pub(crate) waiting: Vec<(ReplyTo, For)>,
 }
 
 /// The thread, and what it has to do.
@@ -62,9 +56,23 @@ impl Installer {
         Ok(Self { bell: Arc::new(Eventfd::new()?), thread: None, orders: BTreeMap::new(), last: 0 })
     }
 
-    /// Forgets the orders that nobody waits for any more.
-    pub(crate) fn forget(&mut self, gone: impl Fn(&Order) -> bool) {
-        self.orders.retain(|_, order| !gone(order));
+    /// Forgets requests that nobody waits for any more.
+    pub(crate) fn forget(&mut self, gone: impl Fn(&ReplyTo) -> bool) {
+        for order in self.orders.values_mut() {
+            order.waiting.retain(|(to, _)| !gone(to));
+        }
+    }
+
+    /// Whether a module is being checked for this session.
+    pub(crate) fn is_asked_by(&self, (link, session): SessionKey) -> bool {
+        let mut waiting = self.orders.values().flat_map(|order| &order.waiting);
+        waiting.any(|(to, _)| (to.link, to.session) == (link, session))
+    }
+
+    /// The order of this domain for the same module and channel.
+    pub(crate) fn find(&mut self, owner: u64, serial: u32, name: &str) -> Option<&mut Order> {
+        let mut orders = self.orders.values_mut();
+        orders.find(|it| it.owner == owner && it.serial == serial && it.name == name)
     }
 
     pub(crate) fn order(&mut self, order: Order) -> io::Result<()> {
@@ -100,4 +108,39 @@ fn begin(bell: Arc<Eventfd>) -> io::Result<Thread> {
         }
     })?;
     Ok(Thread { orders, done })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use session::LinkId;
+    use std::time::Instant;
+
+    /// A domain that writes modules and leaves, again and again, would fill the thread's queue.
+    #[test]
+    fn an_order_counts_until_it_was_checked_also_when_nobody_waits_for_it() {
+        let mut installer = Installer::new().unwrap();
+        let of = |link: u64| ReplyTo {
+            link: LinkId(link),
+            session: 1,
+            tag: 1,
+            file: 0,
+            traced: false,
+            received: Instant::now(),
+        };
+        let waiting = vec![(of(1), For::Opening(OpenInfo::default()))];
+        let bytes: Bytes = (*b"no module").into();
+        installer.order(Order { serial: 3, owner: 7, name: "it".into(), bytes, waiting }).unwrap();
+        assert!(installer.is_asked_by((LinkId(1), 1)) && !installer.is_asked_by((LinkId(2), 1)));
+        installer.forget(|to| to.link == LinkId(1));
+        assert!(!installer.is_asked_by((LinkId(1), 1)));
+        assert!(installer.find(7, 3, "it").is_some() && installer.find(8, 3, "it").is_none());
+        assert_eq!(installer.orders.len(), 1);
+        poll(&mut [PollFd::new(&installer.bell, PollFlags::IN)], None).unwrap();
+        let done = installer.done();
+        assert!(done.len() == 1 && done[0].0.waiting.is_empty() && done[0].1.is_err());
+        assert!(installer.orders.is_empty());
+    }
 }

@@ -5,7 +5,6 @@ use crate::installer::{For, Order, TOKEN};
 use crate::library::{Bytes, name_of};
 use crate::service::Events;
 use crate::session_table::{Session, SessionKey};
-use modules::Module;
 use publication::{NamedModule, SubscriptionId};
 use rustix::io::Errno;
 use session::{Context, Interest, LinkId, ReplyTo};
@@ -30,8 +29,7 @@ impl Events {
         (serial, id): (u32, SubscriptionId),
         bytes: &[u8],
     ) {
-        let key = (to.link, to.session);
-        if self.installer.orders.values().any(|order| order.key() == key) {
+        if self.installer.is_asked_by((to.link, to.session)) {
             let refusal = (Errno::BUSY, "the module before is still being checked".to_owned());
             return self.spoken(ctx, to, (serial, id), Err(refusal));
         }
@@ -63,8 +61,12 @@ impl Events {
             self.library.keep(owner, &name, &bytes);
             return Ok(false);
         }
+        if let Some(order) = self.installer.find(owner, serial, &name) {
+            order.waiting.push((to, what));
+            return Ok(true);
+        }
         self.installer
-            .order(Order { to, serial, owner, name, bytes, what })
+            .order(Order { serial, owner, name, bytes, waiting: vec![(to, what)] })
             .map(|()| true)
             .map_err(|error| (Errno::AGAIN, format!("no module can be checked: {error}")))
     }
@@ -121,43 +123,53 @@ impl Events {
     /// Modules were checked.
     pub(crate) fn take_modules(&mut self, ctx: &mut dyn Context) {
         for (order, result) in self.installer.done() {
-            let Order { to, serial, owner, name, bytes, what } = order;
-            match (what, result) {
-                (For::Subscription(id), result) => {
-                    let here = self.sessions.get(&(to.link, to.session));
-                    if here != Some(&Session::Subscriber { serial, id }) {
-                        ctx.answer(to, Err(Errno::BADF), &[]);
-                        continue;
+            let Order { serial, owner, name, bytes, waiting } = order;
+            let mut checked = result.map(|module| Some(NamedModule::new(name.clone(), module)));
+            for (to, what) in waiting {
+                match (what, &mut checked) {
+                    (For::Subscription(id), checked) => {
+                        let here = self.sessions.get(&(to.link, to.session));
+                        if here != Some(&Session::Subscriber { serial, id }) {
+                            ctx.answer(to, Err(Errno::BADF), &[]);
+                            continue;
+                        }
+                        let said = match checked {
+                            Ok(module) => self.set_module((serial, id), &name, module),
+                            Err(error) => Err((Errno::INVAL, error.to_string())),
+                        };
+                        if said.is_ok() {
+                            self.library.keep(owner, &name, &bytes);
+                        }
+                        self.spoken(ctx, to, (serial, id), said);
                     }
-                    let said = result.map_err(|error| (Errno::INVAL, error.to_string()));
-                    let said = said.and_then(|module| self.set_module((serial, id), &name, module));
-                    if said.is_ok() {
-                        self.library.keep(owner, &name, &bytes);
+                    (For::Opening(info), Ok(module)) => {
+                        self.arrived = module.take();
+                        self.open_now(ctx, to, &info);
+                        *module = self.arrived.take();
                     }
-                    self.spoken(ctx, to, (serial, id), said);
-                }
-                (For::Opening(info), Ok(module)) => {
-                    self.arrived = Some(NamedModule::new(name, module));
-                    self.open_now(ctx, to, &info);
-                    self.arrived = None;
-                }
-                (For::Opening(_), Err(error)) => {
-                    self.note_refusal(to.link, &error.to_string());
-                    ctx.answer(to, Err(Errno::USERS), &[]);
+                    (For::Opening(_), Err(error)) => {
+                        self.note_refusal(to.link, &error.to_string());
+                        ctx.answer(to, Err(Errno::USERS), &[]);
+                    }
                 }
             }
         }
     }
 
+    /// Gives a subscription a module that was checked; those after the first have the same.
     fn set_module(
         &mut self,
         (serial, id): (u32, SubscriptionId),
         name: &str,
-        module: Module,
+        module: &mut Option<NamedModule>,
     ) -> Result<(), (Errno, String)> {
         let gone = || (Errno::STALE, "the channel is gone".to_owned());
         let open = self.channels.get_mut(&serial).ok_or_else(gone)?;
-        let module = NamedModule::new(name.to_owned(), module);
+        if open.channel.share_filter(id, name) {
+            return Ok(());
+        }
+        let again = || (Errno::AGAIN, "the module is gone again: write it once more".to_owned());
+        let module = module.take().ok_or_else(again)?;
         open.channel.set_filter(id, Some(module)).map_err(|error| (Errno::USERS, error.to_string()))
     }
 
@@ -178,6 +190,6 @@ impl Events {
     }
 
     pub(crate) fn forget_orders(&mut self, link: LinkId, tag: Option<u64>) {
-        self.installer.forget(|order| order.to.link == link && tag.is_none_or(|tag| order.to.tag == tag));
+        self.installer.forget(|to| to.link == link && tag.is_none_or(|tag| to.tag == tag));
     }
 }
