@@ -130,7 +130,7 @@ pub fn compile(folder: &Path, source: &str) -> Option<PathBuf> {
 pub fn domain(name: &str, command: &[&str], machine: &str, more: &str) -> String {
     let command = if command.is_empty() { String::new() } else { format!("command = {command:?}\n") };
     format!(
-        "\n[domain.{name}]\nkind = \"vm\"\nmachine = {{ memory = \"256MiB\", accel = \"tcg\"{machine} }}\n{command}\
+        "\n[domain.{name}]\nkind = \"vm\"\nmachine = {{ memory = \"384MiB\", accel = \"tcg\"{machine} }}\n{command}\
          ready = {{ timeout = \"{READY}\" }}\n{more}\n"
     )
 }

@@ -204,6 +204,23 @@ pub fn pids_of(run_dir: &Path, role: &str) -> Vec<u32> {
     found
 }
 
+/// The threads of the daemon of a run directory, and what each waits for in the kernel: to explain
+/// one that does not answer.
+pub fn threads_of_daemon(run_dir: &Path) -> String {
+    let mut said = String::new();
+    for pid in pids_of(run_dir, "daemon") {
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let read = |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let state = read("stat").rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            let stack = read("stack");
+            let frames: Vec<&str> = stack.lines().take(5).map(str::trim).collect();
+            let (name, state) = (read("comm"), state.unwrap_or('?'));
+            said += &format!("\n{pid} {} {state} {}", name.trim(), frames.join(", "));
+        }
+    }
+    format!("\n--- threads of the daemon{said}")
+}
+
 /// Kills one process, as `kill -9` does. One that is gone already is as good.
 pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
@@ -228,7 +245,7 @@ pub fn kill_all_at_once(pids: &[u32]) {
 }
 
 /// The time that the kernel needs at most to take a guest's memory away on a busy machine.
-const TIME_TO_DIE: Duration = Duration::from_secs(20);
+const TIME_TO_DIE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Asks processes to end, and waits as [`kill_and_wait`] does.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How long a condition may take before a test gives up. Far above what it takes, so that a busy
 /// machine fails no test.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the condition is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 

@@ -1,7 +1,8 @@
 //! Real periodic work: `periodic FILE [NAME=BUDGET_US/PERIOD_US/DEADLINE_US/COUNT ...] [spin]`.
 //! Each NAME is a thread of that name that begins with every period, computes for BUDGET_US of its
-//! own processor time, and sleeps until the next; `spin` is one more that never rests. When all
-//! that are counted are done, FILE has for each how often it was late, and the process ends.
+//! own processor time, and sleeps until the next; `spin` is one more that never rests. Periods count
+//! from the first that a thread begins in a class of real time: until then nobody has found it. When
+//! all that are counted are done, FILE has for each how often it was late, and the process ends.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU32;
@@ -50,12 +51,18 @@ fn main() {
 fn run(work: &Work) -> String {
     let [budget_us, period_us, deadline_us, count] = work.numbers;
     let nobody = AtomicU32::new(0);
-    let begun_ns = sys::clock::clock_ns();
-    let (mut late, mut worst_ns) = (0, 0);
-    for number in 0..count {
-        let release_ns = begun_ns + number * period_us * 1_000;
+    let mut begun_ns = sys::clock::clock_ns();
+    let (mut late, mut worst_ns, mut number) = (0, 0, 0);
+    let mut found = false;
+    while number < count {
+        let mut release_ns = begun_ns + number * period_us * 1_000;
         while sys::clock::clock_ns() < release_ns {
             sys::schedule::sleep_until(&nobody, 0, release_ns);
+        }
+        if !found && number > 0 {
+            found = is_real_time();
+            release_ns = sys::clock::clock_ns();
+            (begun_ns, late, worst_ns, number) = (release_ns, 0, 0, 0);
         }
         let until_ns = sys::clock::thread_ns() + budget_us * 1_000;
         while sys::clock::thread_ns() < until_ns {
@@ -64,6 +71,13 @@ fn run(work: &Work) -> String {
         let took_ns = sys::clock::clock_ns() - release_ns;
         worst_ns = worst_ns.max(took_ns);
         late += u64::from(took_ns > deadline_us * 1_000);
+        number += 1;
     }
     format!("{} {count} {late} {}", work.name, worst_ns / 1_000)
+}
+
+/// Whether somebody gave the calling thread a class of real time.
+fn is_real_time() -> bool {
+    use sys::schedule::Class::{Deadline, Fifo, RoundRobin};
+    matches!(sys::schedule::class(0), Ok(Deadline { .. } | Fifo { .. } | RoundRobin { .. }))
 }

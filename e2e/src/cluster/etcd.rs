@@ -16,7 +16,7 @@ const PEER_PORT: u16 = 2380;
 const BEAT_MS: &str = "50";
 const ELECTION_MS: &str = "300";
 /// How long members may take until they answer.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where an etcd is: as `make deps` unpacked it, or installed. `None`: nowhere.
 #[must_use]

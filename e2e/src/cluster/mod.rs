@@ -134,10 +134,14 @@ impl Bed {
         });
     }
 
-    /// The last words of every daemon, to explain a failure.
+    /// The last words of every daemon and what its threads do, to explain a failure.
     #[must_use]
     pub fn logs(&self) -> String {
-        self.hosts.iter().map(|host| format!("\n=== {}{}", host.name(), host.daemon_log())).collect()
+        let of = |host: &Host| {
+            let threads = crate::node::threads_of_daemon(&host.run_dir());
+            format!("\n=== {}{}{threads}", host.name(), host.daemon_log())
+        };
+        self.hosts.iter().map(of).collect()
     }
 
     /// Looks at `condition` until it holds; a failure tells what every node said.
