@@ -28,8 +28,8 @@ build: deps ## the release: tombolo, libtombolo_preload.so, libtombolo.so
 	@scripts/build-dds $(RELEASE)
 	@ls -sh1 $(RELEASE)/tombolo $(RELEASE)/libtombolo_preload.so $(RELEASE)/libtombolo.so
 
-build-benches: build
-	@$(CARGO) build --release --package bench --package campaign --bins
+build-benches: build ## the release, and what `tombolo bench` runs
+	@$(CARGO) build --release --package measure --package bench --package campaign --bins
 
 INSTALL = $(if $(DESTDIR),,$(SUDO)) env PREFIX=$(or $(PREFIX),/usr/local) DESTDIR=$(DESTDIR) BINARIES=$(RELEASE) scripts/install
 

@@ -72,7 +72,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&place, &arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),
         Command::Image(command) => image::run(&place, &command),
-        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Bench(_read_again) => bench::run(),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { folder } => generate::man(folder.as_deref()),
     };

@@ -3,13 +3,13 @@
 
 mod cli;
 mod commands;
-mod output;
 mod roles;
 mod tips;
 
 use clap::{CommandFactory, Parser};
 use std::io::Write;
 use std::process::ExitCode;
+use terminal as output;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();

@@ -37,7 +37,7 @@ fn misuse_is_2_and_says_what_was_meant() {
         (&["completions", "tcsh-ng"], "bash"),
         (&["trace", "dns", "--repeat", "0"], "1..=10000"),
         (&["down", "shop", "--all"], "--all"),
-        (&["bench", "no-such-scenario"], "directory"),
+        (&["bench", "run", "quick"], "--out"),
         (&["daemon", "--metrics", "everywhere"], "metrics"),
     ] {
         let output = tombolo(folder.path(), arguments);
@@ -213,4 +213,26 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(err(&output).is_empty(), "{}", err(&output));
+}
+
+#[test]
+fn benches_are_another_program_and_the_command_says_where_it_is_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("tombolo");
+    std::fs::copy(env!("CARGO_BIN_EXE_tombolo"), &program).unwrap();
+    let output = Command::new(&program).args(["bench", "channel"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("tombolo-bench") && err(&output).contains("make build-benches"));
+    let help = Command::new(&program).args(["bench", "--help"]).output().unwrap();
+    assert!(out(&help).contains("Examples:"));
+    // With the program beside it: the same words, options of the node among them.
+    let script = folder.path().join("tombolo-bench");
+    std::fs::write(&script, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output =
+        Command::new(&program).args(["--run-dir", "bench", "bench", "ipc", "--quick"]).output().unwrap();
+    assert_eq!(
+        (out(&output).as_str(), output.status.code()),
+        ("--run-dir bench bench ipc --quick\n", Some(7))
+    );
 }

@@ -1,8 +1,9 @@
 //! Real periodic work: `periodic FILE [NAME=BUDGET_US/PERIOD_US/DEADLINE_US/COUNT ...] [spin]`.
 //! Each NAME is a thread of that name that begins with every period, computes for BUDGET_US of its
-//! own processor time, and sleeps until the next; `spin` is one more that never rests. Periods count
-//! from the first that a thread begins in a class of real time: until then nobody has found it. When
-//! all that are counted are done, FILE has for each how often it was late, and the process ends.
+//! own processor time, and sleeps until the next; `spin` is one more that never rests. Periods
+//! count from the first that a thread begins in a class of real time: until then nobody has found
+//! it. When all that are counted are done, FILE has for each how often it was late, and the process
+//! ends.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU32;

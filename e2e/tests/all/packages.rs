@@ -27,7 +27,7 @@ fn packages_are_installed_used_upgraded_and_purged_without_a_trace() {
         .output()
         .expect("the script starts")
         .into();
-    assert_eq!((made.code, made.out.lines().count()), (0, 4), "{made:?}");
+    assert_eq!((made.code, made.out.lines().count()), (0, 5), "{made:?}");
     let ran: Run = Command::new("unshare")
         .args([
             "--mount",

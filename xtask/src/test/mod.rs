@@ -329,10 +329,14 @@ impl Bed<'_> {
             &[
                 "build",
                 "--lib",
+                "--bin",
+                "tombolo-bench",
                 "--package",
                 "preload",
                 "--package",
                 "libtombolo",
+                "--package",
+                "measure",
                 // It has no library, but so its features hold here, too, and nothing is built
                 // again.
                 "--package",

@@ -1,55 +1,17 @@
 //! `tombolo bench`.
 
-mod plan;
+use crate::output::{Failure, with_causes};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
-use crate::cli::BenchArgs;
-use crate::output::{Failure, print};
-use bench::choice::Choice;
-use bench::{Arguments, BenchError};
-use std::io::{IsTerminal, stderr, stdout};
+/// The program that measures, beside the one that is measured.
+const PROGRAM: &str = "tombolo-bench";
 
-/// Runs a scenario and prints its report.
-pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
-    if let Some(command) = &arguments.command {
-        return plan::run(command);
-    }
-    let Some(scenario) = scenario(arguments) else {
-        let names: String =
-            bench::scenarios().iter().map(|scenario| format!("{}\n", scenario.name())).collect();
-        return print(&names);
-    };
-    let asked = Arguments {
-        scenario,
-        quick: arguments.quick,
-        choice: Choice { cases: arguments.case.clone(), arms: arguments.arm.clone() },
-        domains: arguments.domains.clone(),
-        launches: arguments.launches,
-        json: arguments.json,
-        record: arguments.record.clone(),
-        binary: super::daemon::program()?,
-    };
-    let shown = stderr().is_terminal();
-    let mut progress = |text: &str| {
-        if shown {
-            eprintln!("{text}");
-        }
-    };
-    match bench::run(&asked, &mut stdout().lock(), &mut progress) {
-        Ok(_promises) => Ok(()),
-        Err(error @ (BenchError::Unknown { .. } | BenchError::Choice { .. } | BenchError::Whole(_))) => {
-            Err(Failure::misuse(error.to_string()))
-        }
-        Err(error) => Err(Failure::new(crate::output::with_causes(&error))),
-    }
-}
-
-/// The scenario by its whole name, as the list has it.
-fn scenario(arguments: &BenchArgs) -> Option<String> {
-    let name = arguments.scenario.as_ref()?;
-    Some(match (&arguments.between, &arguments.kind, &arguments.part) {
-        (Some(ends), _, _) => format!("{name} --between {ends}"),
-        (_, Some(kind), _) => format!("{name} --kind {kind}"),
-        (_, _, Some(part)) => format!("{name} --part {part}"),
-        _ => name.clone(),
-    })
+/// Becomes the program that measures, with the same command line. Returns only where it can't.
+pub fn run() -> Result<(), Failure> {
+    let program = super::daemon::program()?.with_file_name(PROGRAM);
+    let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
+    let message = format!("can't start {}: {}", program.display(), with_causes(&error));
+    Err(Failure::new(message)
+        .help("benches are a program of their own: Debian's package tombolo-bench, or `make build-benches`"))
 }

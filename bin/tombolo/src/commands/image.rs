@@ -120,14 +120,9 @@ impl From<Packed> for Compression {
     }
 }
 
-impl From<ImageError> for Failure {
-    fn from(error: ImageError) -> Self {
-        let failure = Self::new(error.to_string());
-        match error.help() {
-            Some(help) => failure.help(help),
-            None => failure,
-        }
-    }
+fn failure(error: ImageError) -> Failure {
+    let help = error.help();
+    Failure { help, ..Failure::new(error.to_string()) }
 }
 
 /// `tombolo image ...`.
@@ -149,16 +144,16 @@ fn build(place_arguments: &PlaceArgs, arguments: &BuildArgs) -> Result<(), Failu
     let bar = bar(arguments.json);
     let built = image::build(&spec, &image::cache(&state), &mut |progress| show(&bar, progress));
     bar.finish_and_clear();
-    let mut image = built?;
+    let mut image = built.map_err(failure)?;
     if let Some(output) = &arguments.output {
-        image = image::copy_to(&image, &std::path::absolute(output)?)?;
+        image = image::copy_to(&image, &std::path::absolute(output)?).map_err(failure)?;
     }
     if arguments.json { print_json(&image) } else { print(&described(&image)) }
 }
 
 fn spec(state: &Path, arguments: &BuildArgs) -> Result<Spec, Failure> {
     let kernel = kernel(state, &arguments.kernel)?;
-    let mut spec = image::guest(kernel, &GuestPrograms::find(daemon::program()?)?);
+    let mut spec = image::guest(kernel, &GuestPrograms::find(daemon::program()?).map_err(failure)?);
     spec.compression = arguments.compression.into();
     spec.modules.extend(arguments.module.iter().cloned());
     spec.library_paths.clone_from(&arguments.library_path);
@@ -192,9 +187,9 @@ fn mode_of(file: &Path) -> Result<u32, Failure> {
 
 fn kernel(state: &Path, asked: &Path) -> Result<Kernel, Failure> {
     if asked != Path::new(AUTO) {
-        return Ok(Kernel::find(asked)?);
+        return Kernel::find(asked).map_err(failure);
     }
-    Ok(Kernel::auto(state)?)
+    Kernel::auto(state).map_err(failure)
 }
 
 /// Progress is for people at a terminal.

@@ -31,6 +31,7 @@ dpkg --force-unsafe-io -i /run/packages/*.deb
 tombolo --version
 zcat /usr/share/man/man1/tombolo-up.1.gz | grep -q 'Bring up'
 bash -c '. /usr/share/bash-completion/completions/tombolo && complete -p tombolo'
+tombolo bench | grep -qx channel
 tombolo doctor --json >/tmp/doctor.json
 python3 -c 'import json; print(len(json.load(open("/tmp/doctor.json"))), "findings")'
 
@@ -87,7 +88,7 @@ tombolo down --all
 end_daemon -TERM
 
 echo "== purge"
-dpkg --force-unsafe-io --purge python3-tombolo tombolo libtombolo-dev libtombolo0
+dpkg --force-unsafe-io --purge python3-tombolo tombolo-bench tombolo libtombolo-dev libtombolo0
 [ ! -e /var/lib/tombolo ]
 echo "== traces"
 written

@@ -67,43 +67,39 @@ pub struct MeantArgs {
     pub json: bool,
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        let failure = Self::new(error.to_string());
-        match error.help() {
-            Some(help) => failure.help(help),
-            None => failure,
-        }
-    }
+fn failure(error: Error) -> Failure {
+    let help = error.help();
+    Failure { help, ..Failure::new(error.to_string()) }
 }
 
 /// `tombolo image pull`.
 pub fn pull(place_arguments: &PlaceArgs, arguments: &PullArgs) -> Result<(), Failure> {
     let store = store(place_arguments)?;
-    let reference = image_store::reference(&arguments.reference)?;
-    let access = Access { credentials: Credentials::of_user()?, insecure: arguments.insecure };
+    let reference = image_store::reference(&arguments.reference).map_err(failure)?;
+    let access =
+        Access { credentials: Credentials::of_user().map_err(failure)?, insecure: arguments.insecure };
     let bar = bar(arguments.json);
     let pulled = image_store::pull(&store, &reference, &access, &mut |progress| show(&bar, progress));
     bar.finish_and_clear();
-    let image = pulled?;
+    let image = pulled.map_err(failure)?;
     if arguments.json { print_json(&image) } else { print(&had(&image)) }
 }
 
 /// `tombolo image import`.
 pub fn import(place_arguments: &PlaceArgs, arguments: &ImportArgs) -> Result<(), Failure> {
     let store = store(place_arguments)?;
-    let name = arguments.name.as_deref().map(image_store::reference).transpose()?;
+    let name = arguments.name.as_deref().map(image_store::reference).transpose().map_err(failure)?;
     let bar = bar(arguments.json);
     let mut progress = |progress| show(&bar, progress);
     let imported = image_store::import(&store, &arguments.path, name.as_ref(), &mut progress);
     bar.finish_and_clear();
-    let images = imported?;
+    let images = imported.map_err(failure)?;
     if arguments.json { print_json(&images) } else { print(&images.iter().map(had).collect::<String>()) }
 }
 
 /// `tombolo image ls`.
 pub fn ls(place_arguments: &PlaceArgs, arguments: &LsArgs) -> Result<(), Failure> {
-    let images = store(place_arguments)?.list()?;
+    let images = store(place_arguments)?.list().map_err(failure)?;
     if arguments.json {
         return print_json(&images);
     }
@@ -123,8 +119,8 @@ pub fn ls(place_arguments: &PlaceArgs, arguments: &LsArgs) -> Result<(), Failure
 /// `tombolo image inspect`.
 pub fn inspect(place_arguments: &PlaceArgs, arguments: &MeantArgs) -> Result<(), Failure> {
     let store = store(place_arguments)?;
-    let image = store.meant(&arguments.image)?;
-    let (manifest, configuration) = store.documents(&image)?;
+    let image = store.meant(&arguments.image).map_err(failure)?;
+    let (manifest, configuration) = store.documents(&image).map_err(failure)?;
     if arguments.json {
         return print_json(&json!({ "image": image, "manifest": manifest, "configuration": configuration }));
     }
@@ -155,7 +151,7 @@ pub fn inspect(place_arguments: &PlaceArgs, arguments: &MeantArgs) -> Result<(),
 /// `tombolo image rm`.
 pub fn rm(place_arguments: &PlaceArgs, arguments: &MeantArgs) -> Result<(), Failure> {
     let store = store(place_arguments)?;
-    let image = store.meant(&arguments.image)?;
+    let image = store.meant(&arguments.image).map_err(failure)?;
     let used = used(place_arguments)?;
     let whole = image_store::reference(&arguments.image).map(|reference| reference.whole()).ok();
     let is_last = image.names.len() <= 1 || !image.names.iter().any(|name| Some(name) == whole.as_ref());
@@ -163,11 +159,11 @@ pub fn rm(place_arguments: &PlaceArgs, arguments: &MeantArgs) -> Result<(), Fail
         let message = format!("image {} is in use by {}", arguments.image, domains.join(", "));
         return Err(Failure::new(message).help("`tombolo down` those first, or give them another image"));
     }
-    let names = store.forget(&image, &arguments.image)?;
+    let names = store.forget(&image, &arguments.image).map_err(failure)?;
     // Whoever pulls at this moment may need the content; `gc` removes it then.
     let collected = match collect(&store, &used) {
         Err(Error::Busy) => Collected::default(),
-        other => other?,
+        other => other.map_err(failure)?,
     };
     if arguments.json {
         return print_json(&json!({ "digest": image.digest, "names": names, "removed": collected }));
@@ -181,9 +177,10 @@ pub fn rm(place_arguments: &PlaceArgs, arguments: &MeantArgs) -> Result<(), Fail
 pub fn gc(place_arguments: &PlaceArgs, arguments: &GcArgs) -> Result<(), Failure> {
     let store = store(place_arguments)?;
     let used = used(place_arguments)?;
-    let collected = collect(&store, &used)?;
+    let collected = collect(&store, &used).map_err(failure)?;
     let layout = place(place_arguments)?.layout(super::daemon::program()?);
-    let kept: BTreeSet<String> = store.list()?.into_iter().map(|image| image.digest).collect();
+    let kept: BTreeSet<String> =
+        store.list().map_err(failure)?.into_iter().map(|image| image.digest).collect();
     let trees = domain::remove_unused_images(&layout, &kept)
         .map_err(|error| Failure::new(crate::output::with_causes(&error)))?;
     if arguments.json {

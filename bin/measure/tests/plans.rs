@@ -8,7 +8,11 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 fn bench(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tombolo")).arg("bench").args(arguments).output().expect("it starts")
+    Command::new(env!("CARGO_BIN_EXE_tombolo-bench"))
+        .arg("bench")
+        .args(arguments)
+        .output()
+        .expect("it starts")
 }
 
 fn said(output: &Output) -> String {
@@ -38,6 +42,9 @@ fn presets_are_printed_and_scenarios_are_still_listed() {
     let all = said(&bench(&["preset"]));
     assert!(all.contains("papers") && all.contains("tombolo-channel") && all.contains("exec:NAME"), "{all}");
     assert!(said(&bench(&[])).contains("channel\n"));
+    let unknown = bench(&["no-such-scenario"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(said(&unknown).contains("directory"), "{}", said(&unknown));
 }
 
 const PLAN: &str = "name = \"gate\"\nsubjects = [\"tcp\", \"unix\"]\nlaunches = 8\n";
@@ -103,7 +110,7 @@ fn under_way(folder: &Path) -> (Child, BufReader<std::process::ChildStderr>) {
     );
     std::fs::write(&plan, text).expect("written");
     std::fs::create_dir(folder.join("temporary")).expect("a folder");
-    let mut run = Command::new(env!("CARGO_BIN_EXE_tombolo"))
+    let mut run = Command::new(env!("CARGO_BIN_EXE_tombolo-bench"))
         .args(["bench", "run"])
         .arg(&plan)
         .arg("--out")

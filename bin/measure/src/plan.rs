@@ -1,7 +1,7 @@
 //! Plans of `tombolo bench`: run, report, compare, presets.
 
-use crate::cli::BenchCommand;
-use crate::output::{Failure, MISUSE, print, with_causes};
+use crate::product;
+use arguments::BenchCommand;
 use campaign::analysis::{analyse, sentence};
 use campaign::compare::{Changes, CompareError, compare};
 use campaign::plan::Plan;
@@ -12,6 +12,7 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
 use sys::signals::SignalDescriptor;
+use terminal::{Failure, MISUSE, harmless, print, with_causes};
 
 /// Signals that end a run after the repetition under way (signal(7)): SIGINT and SIGTERM.
 const ENDING: [i32; 2] = [2, 15];
@@ -43,7 +44,7 @@ fn run_plan(path: &Path, out: &Path) -> Result<(), Failure> {
         eprint!("{}", refused.render(std::io::stderr().is_terminal()));
         Failure { code: MISUSE, ..Failure::silent() }
     })?;
-    let binary = crate::commands::daemon::program()?;
+    let binary = product()?;
     let request = Request { plan: &plan, text: &text, binary: &binary, out };
     let mut watcher = Watch::start(&plan)?;
     let outcome = measure(&request, &mut watcher).map_err(|error| match error {
@@ -111,7 +112,7 @@ fn report(folder: &Path) -> Result<String, Failure> {
         said += &format!("failed: {}, {count} times: {}\n", failed.which.arm, failed.why);
     }
     said += &format!("{}; the report is {}\n", analysis.state(), place.display());
-    Ok(crate::output::harmless(&said))
+    Ok(harmless(&said))
 }
 
 fn compare_runs(before: &Path, after: &Path, threshold: f64, json: bool) -> Result<(), Failure> {
@@ -122,7 +123,7 @@ fn compare_runs(before: &Path, after: &Path, threshold: f64, json: bool) -> Resu
     if json {
         print_changes(&changes)?;
     } else {
-        print(&crate::output::harmless(&changes.markdown()))?;
+        print(&harmless(&changes.markdown()))?;
     }
     if changes.has_regression() { Err(Failure::silent()) } else { Ok(()) }
 }
@@ -142,7 +143,7 @@ fn compare_recordings(before: &Path, after: &Path, threshold: f64, json: bool) -
             print(&format!("{line}\n"))?;
         }
     } else {
-        print(&crate::output::harmless(&changes.markdown()))?;
+        print(&harmless(&changes.markdown()))?;
     }
     if changes.has_regression() { Err(Failure::silent()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Printing, and the end of a command.
+//! Printing for people and scripts, and the end of a command.
 
 use admin::client::ClientError;
 use admin::{Code, Problem};
@@ -24,24 +24,30 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// One with the code [`FAILED`].
     pub fn new(message: impl Into<String>) -> Self {
         Self { code: FAILED, message: message.into(), help: None }
     }
 
+    /// One with the code [`MISUSE`].
     pub fn misuse(message: impl Into<String>) -> Self {
         Self { code: MISUSE, message: message.into(), help: None }
     }
 
     /// Something that has been printed already.
+    #[must_use]
     pub fn silent() -> Self {
         Self::new("")
     }
 
+    /// Adds the remedy.
+    #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
+    /// Prints it to the standard error.
     pub fn print(&self) {
         if self.message.is_empty() {
             return;
@@ -58,12 +64,14 @@ impl Failure {
 
 /// Returns a text of others that can't steer the reader's terminal: control characters other than
 /// line ends and tabs are replaced.
+#[must_use]
 pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
 }
 
 /// A line that a domain wrote, for a terminal: it keeps its colours (`ESC [ ... m`, which end with
 /// the line), and can't steer the terminal in any other way.
+#[must_use]
 pub fn harmless_line(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line.strip_suffix('\r').unwrap_or(line);
@@ -126,15 +134,22 @@ impl From<std::io::Error> for Failure {
 /// Colours, or nothing where the output is no terminal (or `NO_COLOR` is set).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Paint {
+    /// Begins red.
     pub red: &'static str,
+    /// Begins green.
     pub green: &'static str,
+    /// Begins yellow.
     pub yellow: &'static str,
+    /// Begins what matters less.
     pub dim: &'static str,
+    /// Begins what matters more.
     pub bold: &'static str,
+    /// Ends any of them.
     pub end: &'static str,
 }
 
 impl Paint {
+    /// Those for a stream.
     pub fn of(stream: &impl IsTerminal) -> Self {
         if stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) {
             Self {
@@ -151,6 +166,7 @@ impl Paint {
     }
 
     /// A word for a state, in its colour.
+    #[must_use]
     pub fn state(&self, state: &str) -> String {
         let colour = match state {
             "running" | "up" => self.green,
@@ -163,6 +179,9 @@ impl Paint {
 }
 
 /// Prints to the standard output; a reader that has gone away (`| head`) ends the program quietly.
+///
+/// # Errors
+/// The output can't be written.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -172,12 +191,18 @@ pub fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Prints one JSON value, indented.
+///
+/// # Errors
+/// The output can't be written.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Failure::new(e.to_string()))?;
     print(&(text + "\n"))
 }
 
 /// Prints a table: columns are as wide as their widest cell; escape sequences take no room.
+///
+/// # Errors
+/// The output can't be written.
 pub fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     let paint = Paint::of(&std::io::stdout());
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
@@ -220,6 +245,7 @@ fn visible(cell: &str) -> usize {
 }
 
 /// An error with its causes, as one sentence.
+#[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -231,6 +257,7 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
 }
 
 /// Bytes as a person reads them.
+#[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -243,6 +270,7 @@ pub fn bytes(bytes: u64) -> String {
 }
 
 /// A span of time as a person reads it.
+#[must_use]
 pub fn seconds(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
