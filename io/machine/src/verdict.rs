@@ -58,15 +58,24 @@ fn of_machine(facts: &Facts) -> (Word, String, u8) {
     let reset = facts.shutdown.as_deref() == Some("guest-reset");
     let line = |line: &Option<String>| line.clone().unwrap_or_default();
     if facts.panicked || (reset && facts.panic_line.is_some()) {
-        return (Word::Panicked, line(&facts.panic_line), CODE_OF_MACHINE);
+        return (Word::Panicked, with_advice(line(&facts.panic_line)), CODE_OF_MACHINE);
     }
     match facts.shutdown.as_deref() {
         Some("guest-reset") => (Word::Rebooted, line(&facts.last_line), CODE_OF_MACHINE),
         Some("guest-shutdown") if facts.asked => (Word::Stopped, String::new(), 0),
         Some("guest-shutdown") => (Word::PoweredOff, line(&facts.last_line), 0),
-        Some("guest-panic") => (Word::Panicked, line(&facts.panic_line), CODE_OF_MACHINE),
+        Some("guest-panic") => (Word::Panicked, with_advice(line(&facts.panic_line)), CODE_OF_MACHINE),
         _ => (if facts.greeted { Word::QemuDied } else { Word::NoQemu }, words(facts), CODE_OF_MACHINE),
     }
+}
+
+/// A panic that the file can prevent says by which key. The kernel has these words for what ran out
+/// before and after its first process.
+fn with_advice(panic: String) -> String {
+    if panic.contains("deadlocked on memory") || panic.contains("Out of memory") {
+        return format!("{panic}: it needs more than its `machine.memory`");
+    }
+    panic
 }
 
 fn words(facts: &Facts) -> String {
@@ -121,6 +130,9 @@ mod tests {
         let line = Some("Kernel panic - not syncing: x".to_owned());
         let panicked = Facts { panic_line: line.clone(), ..off("guest-reset") };
         assert_eq!(judged(&panicked), (Word::Panicked, "Kernel panic - not syncing: x".into(), 125));
+        let small = Some("Kernel panic - not syncing: System is deadlocked on memory".to_owned());
+        let (_, message, _) = judged(&Facts { panic_line: small, ..off("guest-reset") });
+        assert!(message.ends_with("memory: it needs more than its `machine.memory`"), "{message}");
         let shown = Facts { panic_line: line, ..off("guest-shutdown") };
         assert_eq!(judged(&shown).0, Word::PoweredOff, "a line alone is no panic");
         assert_eq!(
