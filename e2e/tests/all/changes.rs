@@ -77,6 +77,40 @@ fn a_file_does_not_wait_for_another_that_is_slow_and_who_waits_is_told_for_whom(
 }
 
 #[test]
+fn domains_start_together_after_those_that_they_name_and_one_that_fails_undoes_all() {
+    let Some(node) = Node::start() else { return };
+    let folder = node.folder().to_string_lossy().into_owned();
+    // Each leaves a mark, and is ready when the other one's is there.
+    let one = |name: &str, other: &str, more: &str| {
+        format!(
+            "[domain.{name}]\nkind = \"process\"\nstop = {{ timeout = \"0ms\" }}\n{more}\
+             command = [\"sh\", \"-c\", \"{}touch {folder}/{name}; sleep infinity\"]\n\
+             ready = {{ command = [\"test\", \"-e\", \"{folder}/{other}\"], timeout = \"3m\" }}\n",
+            if more.is_empty() { String::new() } else { format!("test -e {folder}/a -a -e {folder}/b && ") }
+        )
+    };
+    let two = one("a", "b", "") + &one("b", "a", "") + &one("late", "late", "after = [\"a\", \"b\"]\n");
+    let done = node.ok(&["up", &file(&node, "marks", &format!("name = \"marks\"\n{two}")).to_string_lossy()]);
+    assert!(done.contains("start late"), "{done}");
+    // Of those that start, and of those that wait, nothing is left by one that does not.
+    let ends = "[domain.ends]\nkind = \"process\"\ncommand = [\"false\"]\n\
+                restart = { policy = \"never\" }\nready = { command = [\"false\"], timeout = \"3m\" }\n";
+    let waits =
+        domain("waits", "/nowhere") + &domain("then", "/").replace("kind", "after = [\"waits\"]\nkind");
+    let broken = file(&node, "broken", &format!("name = \"broken\"\n{waits}{ends}"));
+    let run = node.run(&["up", &broken.to_string_lossy()]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.err.contains("could not start ends") && run.err.contains("restored"), "{}", run.err);
+    let rows = node.json(&["ps"]);
+    let mut left: Vec<&str> =
+        rows.as_array().into_iter().flatten().filter_map(|row| row["domain"].as_str()).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["a", "b", "late"]);
+    node.ok(&["down", "--all"]);
+    node.finish();
+}
+
+#[test]
 fn an_interrupt_cancels_what_is_on_its_way_and_restores_what_was() {
     let Some(node) = Node::start() else { return };
     let web = domain("web", "/");

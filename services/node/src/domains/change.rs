@@ -7,6 +7,7 @@ use super::prepare;
 use super::ready;
 use super::relays;
 use super::supervisor::{First, State, supervise};
+use super::turns::{Turn, start_each, turns};
 use super::{Change, Desired, Domains, Ending, Wish};
 use crate::base::{BOOK, REMOVALS, UNPACKING};
 use crate::reservations::Looking;
@@ -15,7 +16,7 @@ use domain::Unpack;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, watch};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use topology::{Domain, NodeChoice, Plan, Step, Topology};
 
 /// Steps that are told of what another file would change.
@@ -310,7 +311,7 @@ fn is_booting(node: &Domains, topology: &Topology, domain: &Domain) -> bool {
     domain.machine.is_some() && machine.is_none_or(|machine| machine.started.is_none())
 }
 
-/// Does the steps in order. On failure: how many were begun, and why.
+/// Does the steps, turn by turn. On failure: how many were begun, and why.
 async fn execute(
     node: &Arc<Domains>,
     change: &Change,
@@ -336,117 +337,11 @@ async fn execute(
         if !failures.is_empty() {
             return Err(failed(failures.join("; ")));
         }
-        if let [step] = steps
-            && let Some(text) = worth_saying(node, step)
-        {
+        for text in steps.iter().filter_map(|step| worth_saying(node, step)) {
             teller.tell(Progress::Note { text }).await;
         }
     }
     Ok(())
-}
-
-/// The steps of a plan, in turns: those that end domains one after the other are one turn, each
-/// other step is one by itself. With the place of each turn's first step in the plan.
-fn turns(steps: &[Step]) -> impl Iterator<Item = (usize, &[Step])> {
-    let is_stop = |step: &Step| matches!(step, Step::Stop { .. });
-    let together = move |one: &Step, other: &Step| is_stop(one) && is_stop(other);
-    steps.chunk_by(together).scan(0, |next, turn| {
-        let first = *next;
-        *next += turn.len();
-        Some((first, turn))
-    })
-}
-
-/// A turn of a plan, as it is told.
-struct Turn<'a> {
-    /// The place of its first step in the plan.
-    first: usize,
-    /// Steps of the plan.
-    of: usize,
-    teller: &'a Teller,
-}
-
-impl Turn<'_> {
-    /// Does the steps of the turn together. Returns the steps that failed, and why.
-    async fn take(
-        &self,
-        node: &Arc<Domains>,
-        dc: &str,
-        steps: &[Step],
-        change: Option<&Change>,
-    ) -> Vec<String> {
-        let (of, begun) = (self.of, Instant::now());
-        for (step, index) in steps.iter().zip(self.first + 1..) {
-            self.teller.tell(Progress::Started { step: index, of, what: step.to_string() }).await;
-        }
-        let mut failures = Vec::new();
-        let mut told = async |index: usize, done: Result<(), String>| {
-            let Some(step) = steps.get(index) else { return };
-            let what = step.to_string();
-            match done {
-                Ok(()) => {
-                    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    let step = self.first + index + 1;
-                    self.teller.tell(Progress::Finished { step, of, what, took_ms }).await;
-                }
-                Err(why) => failures.push(format!("could not {what}: {why}")),
-            }
-        };
-        if let [step] = steps {
-            told(0, perform(node, dc, step, change).await).await;
-        } else {
-            let mut stops = stop_together(node, dc, steps);
-            while let Some(stopped) = stops.join_next().await {
-                if let Ok((index, done)) = stopped {
-                    told(index, done).await;
-                }
-            }
-        }
-        failures
-    }
-}
-
-/// Ends domains, each as soon as those that stand on it have ended. A domain that takes its time
-/// holds up only those on which it stands.
-fn stop_together(
-    node: &Arc<Domains>,
-    dc: &str,
-    steps: &[Step],
-) -> tokio::task::JoinSet<(usize, Result<(), String>)> {
-    let topology = node.topology(dc);
-    let stopped = |step: &Step| match step {
-        Step::Stop { domain } => Some(domain.name.clone()),
-        _ => None,
-    };
-    let names: Vec<Option<topology::Name>> = steps.iter().map(stopped).collect();
-    let over: Vec<watch::Sender<bool>> = steps.iter().map(|_| watch::Sender::new(false)).collect();
-    let mut stops = tokio::task::JoinSet::new();
-    for (index, (step, name)) in steps.iter().zip(&names).enumerate() {
-        let Some(name) = name.clone() else { continue };
-        let stands_on = |other: &Option<topology::Name>| {
-            let (Some(topology), Some(other)) = (&topology, other) else { return false };
-            topology.domain(other).is_some_and(|other| {
-                other.after.contains(&name) || topology.backends(other).contains(name.as_str())
-            })
-        };
-        let earlier = names.iter().zip(&over).take(index).filter(|(other, _)| stands_on(other));
-        let mut waits: Vec<watch::Receiver<bool>> = earlier.map(|(_, over)| over.subscribe()).collect();
-        let Some(over) = over.get(index).cloned() else { continue };
-        let (node, dc, step) = (Arc::clone(node), dc.to_owned(), step.clone());
-        stops.spawn(async move {
-            for before in &mut waits {
-                // One whose task is gone is waited for no more.
-                let _over = before.wait_for(|over| *over).await;
-            }
-            let done = end(&node, &dc, name.as_str()).await;
-            if done.is_ok() {
-                node.apply(&dc, &step);
-            }
-            over.send_replace(true);
-            (index, done)
-        });
-    }
-    stops
 }
 
 /// Returns a remark on how a step was done, for those who wait for it.
@@ -458,7 +353,12 @@ fn worth_saying(node: &Domains, step: &Step) -> Option<String> {
 
 /// Does one step. Where `change` is to end, a start is not waited for any longer; whatever ends is
 /// waited for.
-async fn perform(node: &Arc<Domains>, dc: &str, step: &Step, change: Option<&Change>) -> Result<(), String> {
+pub(super) async fn perform(
+    node: &Arc<Domains>,
+    dc: &str,
+    step: &Step,
+    change: Option<&Change>,
+) -> Result<(), String> {
     match step {
         Step::Stop { domain } => {
             end(node, dc, domain.name.as_str()).await?;
@@ -467,12 +367,12 @@ async fn perform(node: &Arc<Domains>, dc: &str, step: &Step, change: Option<&Cha
         }
         Step::Start { domain } => {
             node.apply(dc, step);
-            start(node, dc, domain, change).await
+            start(node, dc, domain, ended(change, dc)).await
         }
         Step::Restart { after, .. } => {
             stop(node, dc, after.name.as_str()).await?;
             node.apply(dc, step);
-            start(node, dc, after, change).await
+            start(node, dc, after, ended(change, dc)).await
         }
         Step::Update { after, .. } => {
             node.apply(dc, step);
@@ -496,8 +396,8 @@ pub(crate) async fn follow_plan(node: &Arc<Domains>, dc: &str, plan: &Plan) {
     for (first, steps) in turns(&plan.steps) {
         let turn = Turn { first, of: plan.steps.len(), teller: &nobody };
         let failures = match steps {
-            [step @ Step::Start { .. }] => {
-                node.apply(dc, step);
+            [Step::Start { .. }, ..] => {
+                steps.iter().for_each(|step| node.apply(dc, step));
                 Vec::new()
             }
             [step @ Step::Restart { after, .. }] => {
@@ -514,7 +414,7 @@ pub(crate) async fn follow_plan(node: &Arc<Domains>, dc: &str, plan: &Plan) {
 }
 
 /// Stops a domain that is not wanted any more. What its last life left is for nobody.
-async fn end(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
+pub(super) async fn end(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
     stop(node, dc, name).await?;
     let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
     REMOVALS.run(move || node.remove_handover(&dc, &name)).await?
@@ -527,11 +427,20 @@ async fn stop(node: &Domains, dc: &str, name: &str) -> Result<(), String> {
     }
 }
 
-async fn start(
+/// Comes back with the words for it when the change is to end.
+async fn ended(change: Option<&Change>, dc: &str) -> String {
+    match change {
+        Some(change) => change.ended().await.problem(dc).message,
+        None => std::future::pending().await,
+    }
+}
+
+/// Starts a domain and waits until it is ready, unless `broken_off` comes back before that.
+pub(super) async fn start(
     node: &Arc<Domains>,
     dc: &str,
     domain: &Domain,
-    change: Option<&Change>,
+    broken_off: impl Future<Output = String>,
 ) -> Result<(), String> {
     // A supervisor that has given up makes room for a new one.
     stop(node, dc, domain.name.as_str()).await?;
@@ -543,12 +452,10 @@ async fn start(
             Err(_) => Err("its supervisor ended".into()),
         }
     };
-    let started = match change {
-        Some(change) => {
-            let started = change.unless_ended(started).await;
-            started.unwrap_or_else(|ending| Err(ending.problem(dc).message))
-        }
-        None => started.await,
+    let started = tokio::select! {
+        biased;
+        why = broken_off => Err(why),
+        started = started => started,
     };
     if started.is_err()
         && let Err(error) = supervised.stop().await
@@ -682,25 +589,24 @@ async fn restore_one(node: Arc<Domains>, dc: String) {
         }
     };
     let Some(topology) = node.topology(&dc) else { return };
-    for domain in topology.start_order() {
-        if node.supervised(&dc, domain.name.as_str()).is_some() {
-            continue;
-        }
-        tracing::info!(dc, domain = domain.name.as_str(), "it is desired and does not run: starting it");
-        let (supervised, outcome) = supervise(&node, &dc, domain, First::Restore);
-        let ready = async {
-            match outcome.await {
+    let lost = |domain: &&Domain| node.supervised(&dc, domain.name.as_str()).is_none();
+    let lost: Vec<Domain> = topology.start_order().into_iter().filter(lost).cloned().collect();
+    let mut starts = start_each(&topology, lost, |domain| {
+        let (node, dc) = (Arc::clone(&node), dc.clone());
+        async move {
+            let name = domain.name.as_str();
+            tracing::info!(dc, domain = name, "it is desired and does not run: starting it");
+            let (supervised, outcome) = supervise(&node, &dc, &domain, First::Restore);
+            let ready = match outcome.await {
                 Ok(Ok(())) => ready::wait(&node, &supervised).await,
                 Ok(Err(why)) => Err(why),
                 Err(_) => Err("its supervisor ended".into()),
+            };
+            if let Err(error) = ready {
+                tracing::error!(dc, domain = name, error, "it could not be restored");
             }
-        };
-        match change.unless_ended(ready).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::error!(dc, domain = domain.name.as_str(), error, "it could not be restored");
-            }
-            Err(_) => return,
         }
-    }
+    });
+    // Whoever removes it next ends those that are on their way.
+    let _broken_off = change.unless_ended(async { while starts.join_next().await.is_some() {} }).await;
 }

@@ -29,6 +29,7 @@ mod teller;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub(crate) use changes::{Change, Changes, Ending, Wish};
 pub(crate) use events::Events;

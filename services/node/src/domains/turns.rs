@@ -1,0 +1,323 @@
+//! The steps of a plan, in turns. Domains that start one after the other in a plan start together,
+//! each as soon as those on which it stands are ready; domains that stop do so as soon as those
+//! that stand on them have ended. Every other step is a turn by itself.
+
+use super::change::{end, perform, start};
+use super::{Change, Domains, Teller};
+use admin::Progress;
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use topology::{Domain, Step, Topology};
+
+/// Domains that start at the same time on a machine with fewer processors.
+const MIN_STARTS: usize = 2;
+
+/// The steps of a plan in turns, each with the place of its first step in the plan.
+pub(super) fn turns(steps: &[Step]) -> impl Iterator<Item = (usize, &[Step])> {
+    let together = |one: &Step, other: &Step| {
+        matches!(
+            (one, other),
+            (Step::Stop { .. }, Step::Stop { .. }) | (Step::Start { .. }, Step::Start { .. })
+        )
+    };
+    steps.chunk_by(together).scan(0, |next, turn| {
+        let first = *next;
+        *next += turn.len();
+        Some((first, turn))
+    })
+}
+
+/// A turn of a plan, as it is told.
+pub(super) struct Turn<'a> {
+    /// The place of its first step in the plan.
+    pub(super) first: usize,
+    /// Steps of the plan.
+    pub(super) of: usize,
+    pub(super) teller: &'a Teller,
+}
+
+impl Turn<'_> {
+    /// Does the steps of the turn together. Returns the steps that failed, and why.
+    pub(super) async fn take(
+        &self,
+        node: &Arc<Domains>,
+        dc: &str,
+        steps: &[Step],
+        change: Option<&Change>,
+    ) -> Vec<String> {
+        match steps {
+            [step] => {
+                let begun = self.begin(0, step).await;
+                let done = perform(node, dc, step, change).await;
+                self.end(0, step, begun, done).await.into_iter().collect()
+            }
+            [Step::Start { .. }, ..] => self.start(node, dc, steps, change).await,
+            steps => self.stop(node, dc, steps).await,
+        }
+    }
+
+    async fn begin(&self, index: usize, step: &Step) -> Instant {
+        let (step_number, what) = (self.first + index + 1, step.to_string());
+        self.teller.tell(Progress::Started { step: step_number, of: self.of, what }).await;
+        Instant::now()
+    }
+
+    /// Tells that a step is done; returns the words for one that failed.
+    async fn end(
+        &self,
+        index: usize,
+        step: &Step,
+        begun: Instant,
+        done: Result<(), String>,
+    ) -> Option<String> {
+        let what = step.to_string();
+        if let Err(why) = done {
+            return Some(format!("could not {what}: {why}"));
+        }
+        let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let step = self.first + index + 1;
+        self.teller.tell(Progress::Finished { step, of: self.of, what, took_ms }).await;
+        None
+    }
+
+    /// Ends domains, each as soon as those that stand on it have ended. A domain that takes its
+    /// time holds up only those on which it stands.
+    async fn stop(&self, node: &Arc<Domains>, dc: &str, steps: &[Step]) -> Vec<String> {
+        for (index, step) in steps.iter().enumerate() {
+            self.begin(index, step).await;
+        }
+        let begun = Instant::now();
+        let order = Order::of(node.topology(dc).as_deref(), steps.iter().map(of_step).collect());
+        let mut stops = each_after(
+            steps.len(),
+            |one, before| order.stands_on(before, one),
+            |index| {
+                let (node, dc, step) = (Arc::clone(node), dc.to_owned(), steps.get(index).cloned());
+                async move {
+                    let Some(step @ Step::Stop { domain }) = &step else { return Ok(()) };
+                    end(&node, &dc, domain.name.as_str()).await?;
+                    node.apply(&dc, step);
+                    Ok(())
+                }
+            },
+        );
+        let mut failures = Vec::new();
+        while let Some(stopped) = stops.join_next().await {
+            let (index, done) = stopped.unwrap_or_else(|error| (0, Err(error.to_string())));
+            if let Some(step) = steps.get(index) {
+                failures.extend(self.end(index, step, begun, done).await);
+            }
+        }
+        failures
+    }
+
+    /// Starts domains, each as soon as those on which it stands are ready. In a change the first
+    /// that fails breaks all others off, and so does the end of the change; where something is
+    /// restored, each is tried.
+    async fn start(
+        &self,
+        node: &Arc<Domains>,
+        dc: &str,
+        steps: &[Step],
+        change: Option<&Change>,
+    ) -> Vec<String> {
+        steps.iter().for_each(|step| node.apply(dc, step));
+        let order = Order::of(node.topology(dc).as_deref(), steps.iter().map(of_step).collect());
+        let (broken, breaks) = (watch::Sender::new(false), change.is_some());
+        let room = room();
+        let mut starts = each_after(
+            steps.len(),
+            |one, before| order.stands_on(one, before),
+            |index| {
+                let (node, dc, step) = (Arc::clone(node), dc.to_owned(), steps.get(index).cloned());
+                let (room, broken, teller) = (Arc::clone(&room), broken.clone(), self.teller.clone());
+                let (number, of) = (self.first + index + 1, self.of);
+                async move {
+                    let Some(Step::Start { domain }) = &step else { return None };
+                    let _room = room.acquire().await;
+                    let is_over = *broken.borrow();
+                    if is_over {
+                        return None;
+                    }
+                    let what = step.as_ref().map(ToString::to_string).unwrap_or_default();
+                    teller.tell(Progress::Started { step: number, of, what }).await;
+                    let begun = Instant::now();
+                    let started = start(&node, &dc, domain, broken_off(broken.subscribe())).await;
+                    if started.is_err() && breaks {
+                        // Before those that stand on it have their turn.
+                        broken.send_replace(true);
+                    }
+                    Some((begun, started))
+                }
+            },
+        );
+        let mut failures = Vec::new();
+        loop {
+            let joined = tokio::select! {
+                joined = starts.join_next() => joined,
+                ending = ended(change), if failures.is_empty() => {
+                    failures.push(ending.problem(dc).message);
+                    broken.send_replace(true);
+                    continue;
+                }
+            };
+            let (index, started) = match joined {
+                None => return failures,
+                Some(Ok(started)) => started,
+                Some(Err(error)) => (0, Some((Instant::now(), Err(error.to_string())))),
+            };
+            if let (Some(step), Some((begun, done))) = (steps.get(index), started) {
+                let failure = self.end(index, step, begun, done).await;
+                // After the first, the others were broken off.
+                if failures.is_empty() || !breaks {
+                    failures.extend(failure);
+                }
+            }
+        }
+    }
+}
+
+async fn ended(change: Option<&Change>) -> super::Ending {
+    match change {
+        Some(change) => change.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn broken_off(mut broken: watch::Receiver<bool>) -> String {
+    let is_broken = broken.wait_for(|broken| *broken).await.is_ok();
+    if !is_broken {
+        // The turn is over, and with it whoever would break it off.
+        return std::future::pending().await;
+    }
+    "another domain did not start".into()
+}
+
+/// The domains of a turn's steps, and which of them stand on which others.
+struct Order {
+    domains: Vec<Option<Domain>>,
+    backends: Vec<BTreeSet<String>>,
+}
+
+impl Order {
+    fn of(topology: Option<&Topology>, domains: Vec<Option<Domain>>) -> Self {
+        let backends = |domain: &Option<Domain>| {
+            let (Some(topology), Some(domain)) = (topology, domain) else { return BTreeSet::new() };
+            topology.backends(domain).into_iter().map(str::to_owned).collect()
+        };
+        let backends = domains.iter().map(backends).collect();
+        Self { domains, backends }
+    }
+
+    /// Whether the domain of step `one` needs the one of step `other`.
+    fn stands_on(&self, one: usize, other: usize) -> bool {
+        let at = |index: usize| self.domains.get(index).and_then(Option::as_ref);
+        let (Some(domain), Some(other)) = (at(one), at(other)) else { return false };
+        let backends = self.backends.get(one);
+        domain.after.contains(&other.name)
+            || backends.is_some_and(|backends| backends.contains(other.name.as_str()))
+    }
+}
+
+fn of_step(step: &Step) -> Option<Domain> {
+    match step {
+        Step::Stop { domain } | Step::Start { domain } => Some((**domain).clone()),
+        _ => None,
+    }
+}
+
+/// Room for the domains that start at the same time.
+fn room() -> Arc<Semaphore> {
+    let processors = std::thread::available_parallelism().map_or(MIN_STARTS, NonZero::get);
+    Arc::new(Semaphore::new(processors.max(MIN_STARTS)))
+}
+
+/// Does `start` for domains of a topology, given in the order of their start, each as soon as it is
+/// over for those on which the domain stands.
+pub(super) fn start_each<T, F>(
+    topology: &Topology,
+    domains: Vec<Domain>,
+    start: impl Fn(Domain) -> F,
+) -> JoinSet<(usize, Option<T>)>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let room = room();
+    let order = Order::of(Some(topology), domains.iter().cloned().map(Some).collect());
+    each_after(
+        domains.len(),
+        |one, before| order.stands_on(one, before),
+        |index| {
+            let (room, work) = (Arc::clone(&room), domains.get(index).cloned().map(&start));
+            async move {
+                let _room = room.acquire().await;
+                match work {
+                    Some(work) => Some(work.await),
+                    None => None,
+                }
+            }
+        },
+    )
+}
+
+/// Does the work of each index as soon as that of the earlier indices for which it waits is over.
+fn each_after<T, F>(
+    count: usize,
+    waits_for: impl Fn(usize, usize) -> bool,
+    work: impl Fn(usize) -> F,
+) -> JoinSet<(usize, T)>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let over: Vec<watch::Sender<bool>> = (0..count).map(|_| watch::Sender::new(false)).collect();
+    let mut all = JoinSet::new();
+    for (index, own) in over.iter().enumerate() {
+        let earlier = over.iter().enumerate().take(index).filter(|(before, _)| waits_for(index, *before));
+        let mut waits: Vec<watch::Receiver<bool>> = earlier.map(|(_, over)| over.subscribe()).collect();
+        let (own, work) = (own.clone(), work(index));
+        all.spawn(async move {
+            for before in &mut waits {
+                // One whose task is gone is waited for no more.
+                let _over = before.wait_for(|over| *over).await;
+            }
+            let done = work.await;
+            own.send_replace(true);
+            (index, done)
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[tokio::test]
+    async fn each_waits_for_those_that_it_stands_on_and_for_nobody_else() {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let gate = Arc::new(Semaphore::new(0));
+        // 1 stands on 0, which waits for 2, which stands on nobody.
+        let waits_for = |one: usize, before: usize| (one, before) == (1, 0);
+        let mut all = each_after(3, waits_for, |index| {
+            let (order, gate) = (Arc::clone(&order), Arc::clone(&gate));
+            async move {
+                if index == 0 {
+                    let _passed = gate.acquire().await;
+                }
+                order.lock().expect("nobody panics").push(index);
+                gate.add_permits(1);
+            }
+        });
+        while let Some(done) = all.join_next().await {
+            done.expect("it ends");
+        }
+        assert_eq!(*order.lock().expect("nobody panics"), [2, 0, 1]);
+    }
+}
