@@ -101,6 +101,7 @@ bench: bench-peers ## every scenario; its figures go into docs/performance.md an
 	-@$(SUDO) $(RELEASE)/tombolo bench reserve --part table --record $(RECORDINGS)/reserve-table.jsonl
 	-@$(SUDO) $(RELEASE)/tombolo bench idle --record $(RECORDINGS)/idle.jsonl
 	-@$(SUDO) $(RELEASE)/tombolo bench sockets --record $(RECORDINGS)/sockets.jsonl
+	-@$(SUDO) $(RELEASE)/tombolo bench services --record $(RECORDINGS)/services.jsonl
 	@$(CARGO) xtask figures $(RECORDINGS)/*.jsonl
 
 test-tipc: deps ## the suite of links over TIPC, in a guest under emulation
@@ -121,6 +122,7 @@ bench-quick: bench-peers ## the same, short: to see that it works, not to quote
 	@$(SUDO) $(RELEASE)/tombolo bench reserve --quick
 	@$(SUDO) $(RELEASE)/tombolo bench idle --quick
 	@$(SUDO) $(RELEASE)/tombolo bench sockets --quick
+	@$(SUDO) $(RELEASE)/tombolo bench services --quick
 
 clean: ## forget what was built
 	@$(CARGO) clean

@@ -27,6 +27,7 @@ pub mod reserve;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod services;
 pub mod sockets;
 pub mod talk;
 pub mod undo;

@@ -23,6 +23,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::reserve::Tables),
         Box::new(crate::idle::Idle),
         Box::new(crate::sockets::Sockets),
+        Box::new(crate::services::Services),
     ]
 }
 

@@ -62,6 +62,7 @@ pub struct Direct {
     links: HashMap<String, Link>,
     files: HashMap<Opened, File>,
     last: usize,
+    list_bytes: u32,
 }
 
 impl std::fmt::Debug for Direct {
@@ -189,7 +190,13 @@ impl Direct {
     /// As [`Control::connect_when_there`].
     pub fn connect(at: &Path) -> Result<Self, ControlError> {
         let control = Control::connect_when_there(at, Some(deadline()))?;
-        Ok(Self { control, links: HashMap::new(), files: HashMap::new(), last: 0 })
+        Ok(Self { control, links: HashMap::new(), files: HashMap::new(), last: 0, list_bytes: LIST_BYTES })
+    }
+
+    /// The same view, which takes so many bytes of a listing at once.
+    #[must_use]
+    pub fn with_listings_of(self, list_bytes: u32) -> Self {
+        Self { list_bytes, ..self }
     }
 
     fn link_to(&mut self, service: &str) -> Done<&mut Link> {
@@ -445,6 +452,7 @@ impl View for Direct {
     }
 
     fn list(&mut self, path: &str) -> Done<Vec<Vec<u8>>> {
+        let list_bytes = self.list_bytes;
         let (service, found) = self.walk(path)?;
         let link = self.link_to(service)?;
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -459,7 +467,7 @@ impl View for Direct {
         };
         let mut after = 0;
         loop {
-            let wanted = List { after, bytes: LIST_BYTES }.encode();
+            let wanted = List { after, bytes: list_bytes }.encode();
             let part = link.ask(Kind::List, SESSION_NONE, number, &wanted)?;
             if part.is_empty() {
                 return Ok(names);

@@ -10,7 +10,9 @@ use crate::TIMEOUT;
 
 const ROOT: u32 = 0;
 const NOBODY: u32 = u32::MAX;
-const MSIZE: u32 = 128 * 1024 + 24;
+const MSIZE: u32 = 128 * 1024 + TRANSFER_HEAD_BYTES as u32;
+/// The head of a message that carries a file's bytes.
+const TRANSFER_HEAD_BYTES: usize = 24;
 /// Bytes of a listing that are asked for at once: room for a few names, so that it goes on often.
 const LIST_BYTES: u32 = 400;
 const ERROR: u8 = 7;
@@ -40,6 +42,9 @@ pub struct Ninep {
     /// Answers that came while another one was awaited.
     early: HashMap<u16, Done<Vec<u8>>>,
     reads: HashMap<Opened, u16>,
+    list_bytes: u32,
+    /// Bytes of one transfer, as was agreed.
+    transfer_bytes: usize,
 }
 
 fn string(bytes: &[u8]) -> Vec<u8> {
@@ -62,21 +67,47 @@ fn broken(_: io::Error) -> i32 {
 }
 
 impl Ninep {
-    /// Connects to the socket, agrees on the version and attaches.
+    /// Connects to the socket of a domain, agrees on the version and attaches.
     ///
     /// # Errors
     /// The error of the connection.
     pub fn connect(at: &Path) -> io::Result<Self> {
+        Self::attach(at, "/srv")
+    }
+
+    /// Connects to the socket of any server, agrees on the version and attaches this tree of its.
+    ///
+    /// # Errors
+    /// The error of the connection.
+    pub fn attach(at: &Path, tree: &str) -> io::Result<Self> {
         let stream = UnixStream::connect(at)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         let (early, reads) = (HashMap::new(), HashMap::new());
-        let mut client = Self { stream, last_fid: ROOT, last_tag: 0, early, reads };
+        let mut client = Self {
+            stream,
+            last_fid: ROOT,
+            last_tag: 0,
+            early,
+            reads,
+            list_bytes: LIST_BYTES,
+            transfer_bytes: 0,
+        };
         let refused = |errno| io::Error::other(format!("9P is refused: {errno}"));
-        client.ask(VERSION, &[&MSIZE.to_le_bytes(), &string(b"9P2000.L")]).map_err(refused)?;
-        let nobody = NOBODY.to_le_bytes();
-        let fields: [&[u8]; 5] = [&ROOT.to_le_bytes(), &nobody, &string(b""), &string(b"/srv"), &nobody];
+        let agreed = client.ask(VERSION, &[&MSIZE.to_le_bytes(), &string(b"9P2000.L")]).map_err(refused)?;
+        client.transfer_bytes = (u32::from_le_bytes(number(&agreed, 0)).min(MSIZE) as usize)
+            .checked_sub(TRANSFER_HEAD_BYTES)
+            .ok_or_else(|| refused(NOT_SUPPORTED))?;
+        let user = rustix::process::geteuid().as_raw().to_le_bytes();
+        let (no_fid, tree) = (NOBODY.to_le_bytes(), string(tree.as_bytes()));
+        let fields: [&[u8]; 5] = [&ROOT.to_le_bytes(), &no_fid, &string(b""), &tree, &user];
         client.ask(ATTACH, &fields).map_err(refused)?;
         Ok(client)
+    }
+
+    /// The same client, which takes so many bytes of a listing at once.
+    #[must_use]
+    pub fn with_listings_of(self, list_bytes: u32) -> Self {
+        Self { list_bytes, ..self }
     }
 
     fn send(&mut self, kind: u8, fields: &[&[u8]]) -> Done<u16> {
@@ -171,7 +202,7 @@ impl View for Ninep {
             client.ask(OPEN, &[&fid.to_le_bytes(), &directory.to_le_bytes()])?;
             let (mut names, mut offset) = (Vec::new(), 0_u64);
             loop {
-                let part = [&fid.to_le_bytes()[..], &offset.to_le_bytes(), &LIST_BYTES.to_le_bytes()];
+                let part = [&fid.to_le_bytes()[..], &offset.to_le_bytes(), &client.list_bytes.to_le_bytes()];
                 let body = client.ask(READ_FOLDER, &part)?;
                 let mut rest = body.get(4..).unwrap_or_default();
                 if rest.is_empty() {
@@ -215,12 +246,12 @@ impl View for Ninep {
     }
 
     fn read(&mut self, file: Opened, offset: u64, most: usize) -> Done<Vec<u8>> {
-        let body = self.ask(READ, &[&range(file, offset, most)])?;
+        let body = self.ask(READ, &[&range(file, offset, most.min(self.transfer_bytes))])?;
         Ok(body.get(4..).unwrap_or_default().to_vec())
     }
 
     fn begin_read(&mut self, file: Opened, most: usize) -> Done<()> {
-        let tag = self.send(READ, &[&range(file, 0, most)])?;
+        let tag = self.send(READ, &[&range(file, 0, most.min(self.transfer_bytes))])?;
         self.reads.insert(file, tag);
         Ok(())
     }
@@ -233,7 +264,7 @@ impl View for Ninep {
     fn write(&mut self, file: Opened, offset: u64, data: &[u8]) -> Done<usize> {
         // As the kernel's client: piece by piece, and what was taken counts.
         let mut done = 0;
-        for piece in data.chunks(MSIZE as usize - 24) {
+        for piece in data.chunks(self.transfer_bytes.max(1)) {
             let at = offset + done as u64;
             let head = range(file, at, piece.len());
             match self.ask(WRITE, &[&head, piece]) {

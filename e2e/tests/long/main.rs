@@ -10,6 +10,7 @@ mod machine_conformance;
 mod machine_outcomes;
 mod million_files;
 mod power_cut;
+mod service_views;
 #[path = "../all/siege.rs"]
 mod siege;
 mod siege_network;

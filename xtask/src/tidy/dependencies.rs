@@ -77,7 +77,8 @@ fn allowed(from: &Path, to: &Path) -> bool {
         ("logic", to) => matches!(to, "wire" | "logic"),
         ("io", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
         ("services", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
-        ("bench", to) => matches!(to, "wire" | "sys" | "logic" | "io" | "bench"),
+        // Its clients of services are those of the suite of views.
+        ("bench", to) => matches!(to, "wire" | "sys" | "logic" | "io" | "bench" | "conformance"),
         ("conformance", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
         // What waits has a clock and a network of its own there.
         ("sim", to) => matches!(to, "wire" | "logic" | "sim"),
@@ -129,6 +130,7 @@ mod tests {
             ("logic/ring", "sys"),
             ("logic/topology", "wire"),
             ("bench", "io/session"),
+            ("bench", "conformance"),
             ("bench/peers", "bench"),
             ("e2e", "wire"),
             ("e2e", "conformance"),
