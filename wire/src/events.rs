@@ -178,6 +178,29 @@ pub struct NamedChannel {
     pub name: String,
     /// Its settings.
     pub settings: ChannelSettings,
+    /// The domains whose subscriptions have a filter that the file gives them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subscribers: Vec<GivenFilter>,
+}
+
+/// A filter that the file gives to all subscriptions of a domain: they have no other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GivenFilter {
+    /// The domain.
+    pub domain: String,
+    /// The filter.
+    pub judge: GivenJudge,
+}
+
+/// The judge of a [`GivenFilter`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GivenJudge {
+    /// An expression.
+    Filter(String),
+    /// A WebAssembly module: its file, as the server's domain sees it.
+    Module(String),
 }
 
 /// The settings of a channel.

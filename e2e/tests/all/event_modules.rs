@@ -1,7 +1,7 @@
 //! WebAssembly modules of subscribers: they filter and transform for those who hand them over, and
 //! nobody else notices whatever they do.
 
-use crate::events::{Program, await_subscribers, channel, lines_of, pid_of, start};
+use crate::events::{Program, UNTIL_STOPPED, await_subscribers, channel, lines_of, pid_of, start, topology};
 use e2e::{Node, node, wait};
 use std::path::PathBuf;
 
@@ -183,20 +183,7 @@ print(n)
         ),
     );
     assert_eq!(reader.line(), "ready");
-    let publisher = Program::python(
-        &node,
-        "sensor",
-        r#"
-import os
-pub = os.open("/srv/events/control/pub", os.O_WRONLY)
-n = 0
-while n % 10 or not os.path.exists("/tmp/stop"):
-    os.write(pub, b"%d\n" % n)
-    n += 1
-os.write(pub, b"end\n")
-print(n)
-"#,
-    );
+    let publisher = Program::python(&node, "sensor", UNTIL_STOPPED);
     let next = || channel(&node, "control")["next"].as_u64().unwrap_or(0);
     for (domain, which) in [("bus", "pid"), ("panel", "frontend_pid"), ("bus", "pid")] {
         let seen = next();
@@ -208,4 +195,85 @@ print(n)
     node.shell_ok("sensor", "touch /tmp/stop");
     let published = publisher.end();
     assert_eq!(reader.end(), published, "each once and in order");
+}
+
+/// The distributed container with filters in its file: what `panel` and `attic` are shown of
+/// `alarms`. The modules are in `bus` at `/modules`.
+fn with_given(node: &Node, given: &str) -> String {
+    let mounts = format!("mounts = [{{ source = {:?}, target = \"/modules\" }}]", node.folder());
+    topology(&format!("channels = {{ alarms = {{ subscribers = {{ {given} }} }} }}")).replacen(
+        "kind = \"container\"\n",
+        &format!("kind = \"container\"\n{mounts}\n"),
+        1,
+    )
+}
+
+#[test]
+fn the_file_gives_a_domain_its_filter_and_the_domain_can_have_no_other() {
+    let Some(node) = Node::start() else { return };
+    module(&node, "fire.wasm", "filter", &beginning_with('f'));
+    std::fs::write(node.folder().join("text.wasm"), "no module").expect("written");
+    let empty = wat::parse_str("(module)").expect("it is a module");
+    std::fs::write(node.folder().join("empty.wasm"), empty).expect("written");
+    // What is wrong is said before anything is touched.
+    for (given, why) in [
+        ("panel = { filter = \"temperature >\" }", "at byte 13: a field or a value was expected"),
+        ("panel = { module = \"/modules/text.wasm\" }", "does not begin as WebAssembly does"),
+        ("panel = { module = \"/modules/empty.wasm\" }", "memory"),
+        ("panel = { module = \"/modules/none.wasm\" }", "No such file"),
+        ("sensor = { filter = \"a\" }", "`sensor` may not subscribe"),
+    ] {
+        let run = node.up(&with_given(&node, given));
+        assert!(run.code != 0 && run.err.contains(why), "{given}: {run:?}");
+    }
+
+    let given = "panel = { filter = 'n > 2' }, attic = { module = \"/modules/fire.wasm\" }";
+    node.up_ok(&with_given(&node, given));
+    wait::until("the service is up", || node.shell("panel", "cat /srv/events/alarms/stats").code == 0);
+    let high = Program::shell(&node, "panel", &lines_of(2));
+    let fires = Program::shell(&node, "attic", &lines_of(2));
+    await_subscribers(&node, "alarms", 2);
+    let publish = |event: &str| node.shell_ok("sensor", &format!("echo '{event}' > /srv/events/alarms/pub"));
+    for event in ["{\"n\": 1}", "fire", "{\"n\": 3}", "flood", "{\"n\": 4}"] {
+        publish(event);
+    }
+    assert_eq!(high.end(), ["{\"n\": 3}", "{\"n\": 4}"]);
+    assert_eq!(fires.end(), ["fire", "flood"]);
+
+    // Old events, the newest one, and filters of its own show it nothing else.
+    let replayed = "exec 3<>/srv/events/alarms/sub; echo 'replay all' >&3; read -r a <&3; echo $a; read -r a <&3; echo $a";
+    assert_eq!(Program::shell(&node, "panel", replayed).end(), ["{\"n\": 3}", "{\"n\": 4}"]);
+    assert_eq!(Program::shell(&node, "attic", replayed).end(), ["fire", "flood"]);
+    assert_eq!(node.shell_ok("panel", "cat /srv/events/alarms/last"), "{\"n\": 4}\n");
+    publish("{\"n\": 2}");
+    assert_eq!(node.shell_ok("panel", "cat /srv/events/alarms/last"), "");
+    assert_ne!(node.shell("attic", "cat /srv/events/alarms/last").code, 0, "a module is not asked for it");
+    let fire = node.folder().join("fire.wasm").to_string_lossy().into_owned();
+    for words in [["--filter", "true"], ["--module", &fire]] {
+        let words = [&["events", "sub", "alarms", "--domain", "panel"][..], &words].concat();
+        let run = node.run(&words);
+        assert!(
+            run.code == 2 && run.err.contains("gives this domain's subscriptions their filter"),
+            "{run:?}"
+        );
+    }
+
+    // Another file changes the filter of an open subscription, between two events; and its
+    // service's death changes nothing.
+    let mut open = Program::shell(&node, "panel", &lines_of(3));
+    await_subscribers(&node, "alarms", 1);
+    publish("{\"n\": 5}");
+    assert_eq!(open.line(), "{\"n\": 5}");
+    node.up_ok(&with_given(
+        &node,
+        "panel = { filter = 'n < 2' }, attic = { module = \"/modules/fire.wasm\" }",
+    ));
+    wait::until("the filter is there", || stats(&node, "panel").contains("filter=n < 2"));
+    publish("{\"n\": 6}");
+    publish("{\"n\": 0}");
+    assert_eq!(open.line(), "{\"n\": 0}");
+    node::kill(pid_of(&node, "bus", "pid"));
+    publish("{\"n\": 7}");
+    publish("{\"n\": 1}");
+    assert_eq!(open.end(), ["{\"n\": 1}"]);
 }

@@ -12,7 +12,7 @@ const KILLS: u64 = 3;
 
 /// A distributed container with an event service in `bus`; `sensor` publishes and manages, `panel`
 /// does both, `attic` subscribes.
-fn topology(settings: &str) -> String {
+pub(crate) fn topology(settings: &str) -> String {
     let domain = |name: &str| {
         format!(
             "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"infinity\"]\n\
@@ -208,6 +208,19 @@ for n in range(COUNT): os.write(pub, b"%d\n" % n)
 print("published")
 "#;
 
+/// Writes numbers until there is a file `/tmp/stop` and the next number ends with 0; then says how
+/// many.
+pub(crate) const UNTIL_STOPPED: &str = r#"
+import os
+pub = os.open("/srv/events/control/pub", os.O_WRONLY)
+n = 0
+while n % 10 or not os.path.exists("/tmp/stop"):
+    os.write(pub, b"%d\n" % n)
+    n += 1
+os.write(pub, b"end\n")
+print(n)
+"#;
+
 #[test]
 fn who_is_to_lose_nothing_gets_each_event_once_and_in_order_whatever_is_killed() {
     let Some(node) = start() else { return };
@@ -229,20 +242,7 @@ print(n)
 "#,
     );
     assert_eq!(reader.line(), "ready");
-    let publisher = Program::python(
-        &node,
-        "sensor",
-        r#"
-import os
-pub = os.open("/srv/events/control/pub", os.O_WRONLY)
-n = 0
-while not os.path.exists("/tmp/stop"):
-    os.write(pub, b"%d\n" % n)
-    n += 1
-os.write(pub, b"end\n")
-print(n)
-"#,
-    );
+    let publisher = Program::python(&node, "sensor", UNTIL_STOPPED);
     let next = || channel(&node, "control")["next"].as_u64().unwrap_or(0);
     for _ in 0..KILLS {
         for (domain, which) in [("bus", "pid"), ("panel", "frontend_pid"), ("sensor", "frontend_pid")] {

@@ -160,7 +160,8 @@ fn subscribed(folder: &Path, filter: Option<&str>) -> Result<(bool, File), Gatew
     let opened = OpenOptions::new().read(true).write(true).open(&path);
     let mut from = opened.map_err(|error| at(&path, error))?;
     let overflow = if wait_ms > 0 { format!("overflow wait {wait_ms}") } else { "overflow drop".into() };
-    let lines = format!("{overflow}\nfilter {}\n", filter.unwrap_or_default());
+    let filter = filter.map_or_else(String::new, |filter| format!("filter {filter}\n"));
+    let lines = format!("{overflow}\n{filter}");
     match from.write_all(lines.as_bytes()) {
         Ok(()) => Ok((wait_ms > 0, from)),
         Err(error) => Err(explained(folder, path, error)),

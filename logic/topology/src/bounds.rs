@@ -385,6 +385,11 @@ pub const EVENT_HISTORY_DEFAULT: u32 = 4_000_000_000;
 /// How long a publication may be made to wait: most, in ms. A publisher that waits longer has
 /// stopped.
 pub const EVENT_WAIT_MS_MAX: u64 = 60_000;
+/// Domains to whose subscriptions of one channel the file gives a filter: most.
+pub const EVENT_SUBSCRIBERS_MAX: usize = 64;
+/// All filters that the file gives to subscriptions of one service: most, in bytes. A server is
+/// told its settings in one packet.
+pub const EVENT_FILTERS_BYTES_MAX: usize = 16 << 10;
 /// Channels that a file names: more are made by programs.
 pub const EVENT_CHANNELS_MAX: usize = 256;
 /// Channels that one domain may have made: most. A service has 8192.

@@ -48,8 +48,8 @@ pub use look::{Blind, Found, Lack, Look, Part, Tables};
 pub use model::{
     Accel, Adaptation, Cache, CacheMode, Caller, Camera, CameraSettings, ChannelMode, ChannelSettings,
     CoordinationSettings, DirectorySettings, Disk, DiskFormat, DiskHolds, DiskShare, Domain, DomainKind,
-    Endpoint, EndpointVerb, Enforce, EventChannel, EventsSettings, FilesSettings, FrameFormat, Giving,
-    Health, IdOrName, IpcLimits, Job, JobPolicy, Layer, Limits, LocationKind, LocationSettings,
+    Endpoint, EndpointVerb, Enforce, EventChannel, EventFilter, EventsSettings, FilesSettings, FrameFormat,
+    Giving, Health, IdOrName, IpcLimits, Job, JobPolicy, Layer, Limits, LocationKind, LocationSettings,
     LocationSource, LogLimits, Machine, MachineKernel, Monitor, Mount, Network, NetworkClass, NetworkShare,
     NodeChoice, Outside, Placement, Pressed, ProcessorShare, Program, ProgramSettings, Published, Ready,
     Reserve, Resolv, Restart, RestartPolicy, Root, SelectorProgram, Service, ServiceKind, ServiceMount,

@@ -73,6 +73,12 @@ pub trait Look {
         None
     }
 
+    /// Checks the file at `path`, which is absolute: whether it is a WebAssembly module for events;
+    /// `None`: nobody looked.
+    fn module(&self, _path: &Path) -> Option<Result<(), String>> {
+        None
+    }
+
     /// Returns the lacks of the node for a domain that is right by its words: a tag, a user, a
     /// program. Empty where nobody looked.
     fn lacks(&self, _domain: &Domain) -> Vec<Lack> {

@@ -29,6 +29,9 @@ impl Events {
         (serial, id): (u32, SubscriptionId),
         bytes: &[u8],
     ) {
+        if let Err(refusal) = self.may_filter(serial, to.link) {
+            return self.spoken(ctx, to, (serial, id), Err(refusal));
+        }
         if self.installer.is_asked_by((to.link, to.session)) {
             let refusal = (Errno::BUSY, "the module before is still being checked".to_owned());
             return self.spoken(ctx, to, (serial, id), Err(refusal));
@@ -106,10 +109,18 @@ impl Events {
     }
 
     /// Has the module of a subscription that is opened again checked, if it is not there: then the
-    /// opening is answered when it is. Whether it waits.
-    pub(crate) fn opens_later(&mut self, to: ReplyTo, serial: u32, info: &OpenInfo, name: &str) -> bool {
+    /// opening is answered when it is. Whether it waits. `given` are the bytes of a module that the
+    /// file gives.
+    pub(crate) fn opens_later(
+        &mut self,
+        to: ReplyTo,
+        serial: u32,
+        info: &OpenInfo,
+        name: &str,
+        given: Option<Bytes>,
+    ) -> bool {
         let owner = self.links.get(&to.link).map(|link| link.owner);
-        let bytes = owner.and_then(|owner| self.library.find(owner, name));
+        let bytes = given.or_else(|| owner.and_then(|owner| self.library.find(owner, name)));
         let there =
             self.channels.get(&serial).is_some_and(|open| open.channel.filters().any(|it| it.text == name));
         let Some(bytes) = bytes.filter(|_| !there) else { return false };

@@ -5,15 +5,19 @@
 //! Inside: `region` keeps the memory of channels, `capsule` reads what sessions leave to a
 //! successor, `tree` shows channels as folders, `sessions` opens their files and takes what is said
 //! to them, `deliver` takes an event from its publisher to its subscribers, `installs` has modules
-//! checked by the thread of `installer`, `library` keeps them, `text` is for people, and `service`
+//! checked by the thread of `installer`, `library` keeps them, `given` has the filters of the
+//! topology file and `restrict` holds subscriptions to them, `text` is for people, and `service`
 //! has it all and is called by the loop.
 
 mod capsule;
 mod deliver;
+mod given;
 mod installer;
 mod installs;
 mod library;
+mod names;
 mod region;
+mod restrict;
 mod service;
 mod session_table;
 mod sessions;

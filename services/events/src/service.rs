@@ -1,7 +1,9 @@
 //! The service itself: its channels, who takes part, and what the loop calls.
 
+use crate::given::{GivenFilters, given_of};
 use crate::installer::{Installer, TOKEN};
 use crate::library::Library;
+use crate::names::{check_name, number_of};
 use crate::region::{CHANNELS_MAX, ChannelMemory, Memories};
 use crate::session_table::{Link, Session, SessionKey, SubscriberState};
 use publication::{Channel, NamedModule, Publisher, Shape};
@@ -11,7 +13,7 @@ use session::{Context, LinkId, Readiness, ReplyTo, Service};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use wire::control::Consumer;
-use wire::events::{EVENT_BYTES_MAX, KIND, NAME_BYTES_MAX, Settings, file, verb};
+use wire::events::{EVENT_BYTES_MAX, KIND, Settings, file, verb};
 use wire::service::{Behaviour, Export, FileExport, Kind, OWN_FOLDER, OpenInfo, SERIAL_BITS, VERSION};
 
 /// Bytes of publications that wait for slow subscribers, of one domain: some sixteen of the
@@ -89,34 +91,17 @@ pub struct Events {
     pub(crate) replaced: Vec<u8>,
     pub(crate) installer: Installer,
     pub(crate) library: Library,
+    pub(crate) given: GivenFilters,
     /// The module of the subscription that is just opened again.
     pub(crate) arrived: Option<NamedModule>,
     /// Subscriptions, by channel and place, whose modules are to be asked about more old events.
     pub(crate) later: VecDeque<(u32, usize)>,
 }
 
-/// A number that stands for a name: FNV-1a. Where two names had the same one, their owners would
-/// share a quota.
-pub(crate) fn number_of(name: &[u8]) -> u64 {
-    name.iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 /// The time of the world's clock, in ns since 1970.
 pub(crate) fn wall_ns() -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Letters, digits, `.`, `_` and `-`, the first of them a letter or a digit: what no shell and no
-/// broker takes for something else.
-pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(Errno::NAMETOOLONG);
-    }
-    let begins = name.first().is_some_and(u8::is_ascii_alphanumeric);
-    let plain = name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte));
-    if begins && plain { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 impl Events {
@@ -126,6 +111,7 @@ impl Events {
     /// A file system's error.
     pub(crate) fn new(settings: Settings, memories: Memories, library: Library) -> std::io::Result<Self> {
         let mut events = Self {
+            given: given_of(&settings),
             settings,
             memories,
             channels: BTreeMap::new(),
@@ -415,6 +401,7 @@ impl Service for Events {
             self.remove(ctx, serial);
         }
         self.follow_file();
+        self.follow_given(ctx);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Opening a channel's files, and what is said to an open subscription.
 
 use crate::capsule::{Framing, PublisherCapsule, SubscriberCapsule};
+use crate::given::Given;
 use crate::service::{Events, Open, ROOT, wall_ns};
 use crate::session_table::{Session, SessionKey, SubscriberState};
 use publication::{Filter, NamedModule, Overflow, Replay, SubscriptionId};
@@ -86,10 +87,18 @@ impl Events {
     /// Whether a subscription that is opened again is answered later: when its module is there.
     pub(crate) fn awaits_module(&mut self, to: ReplyTo, info: &OpenInfo) -> bool {
         let Some((serial, file::SUB)) = node_of(to.file) else { return false };
-        let name = SubscriberCapsule::read(&info.capsule).and_then(|it| it.filter);
-        let name = name.filter(|text| text.starts_with(NAME_PREFIX));
-        let may = self.links.get(&to.link).is_some_and(|link| link.subscribes);
-        may && name.is_some_and(|name| self.opens_later(to, serial, info, name))
+        if !self.links.get(&to.link).is_some_and(|link| link.subscribes) {
+            return false;
+        }
+        match self.given(serial, to.link).cloned() {
+            Some(Given::Module { name, bytes }) => self.opens_later(to, serial, info, &name, Some(bytes)),
+            Some(_) => false,
+            None => {
+                let name = SubscriberCapsule::read(&info.capsule).and_then(|it| it.filter);
+                let name = name.filter(|text| text.starts_with(NAME_PREFIX));
+                name.is_some_and(|name| self.opens_later(to, serial, info, name, None))
+            }
+        }
     }
 
     /// The session is open: tells its consumer how it stands, and brings what there is.
@@ -138,6 +147,15 @@ impl Events {
         }
         let speaks = info.flags & ACCESS != READ_ONLY;
         let now_ns = self.now_ns(ctx);
+        let given = match self.given(serial, key.0).cloned() {
+            None => None,
+            Some(Given::Filter(filter)) => Some(filter.text().to_owned()),
+            Some(Given::Module { name, .. }) => Some(name),
+            Some(Given::Broken(why)) => {
+                self.note_refusal(key.0, &why);
+                return Err(Errno::INVAL);
+            }
+        };
         let open = self.channels.get_mut(&serial).ok_or(Errno::STALE)?;
         let before = SubscriberCapsule::read(&info.capsule);
         if before.as_ref().is_some_and(|before| before.channel != open.identity) {
@@ -146,16 +164,16 @@ impl Events {
         let replay = before.as_ref().map_or(Replay::Newest(0), |before| Replay::After(before.position));
         let id = open.channel.subscribe(key, replay).map_err(|_| Errno::USERS)?;
         let (held, framing) = before.as_ref().map_or((speaks, Framing::Raw), |it| (it.held, it.framing));
+        let arrived = self.arrived.take();
+        let filter = given.as_deref().or_else(|| before.as_ref().and_then(|before| before.filter));
+        if filter.is_some_and(|text| !set_filter_again(open, id, text, arrived)) {
+            open.channel.unsubscribe(id, true, now_ns);
+            return Err(Errno::USERS);
+        }
         if let Some(before) = &before {
             // What the channel does not allow any more is not had any more: the oldest are lost
             // then.
-            let overflow = open.channel.set_overflow(id, before.overflow);
-            let arrived = self.arrived.take();
-            if before.filter.is_some_and(|text| !set_filter_again(open, id, text, arrived)) {
-                open.channel.unsubscribe(id, true, now_ns);
-                return Err(Errno::USERS);
-            }
-            match overflow {
+            match open.channel.set_overflow(id, before.overflow) {
                 Ok(()) if matches!(before.overflow, Overflow::Wait(_)) => {
                     open.channel.returned(before.position)
                 }
@@ -230,7 +248,7 @@ impl Events {
             }
             Some(Session::Subscriber { serial, id }) => {
                 let (lines, module) = split_module(payload);
-                let answer = self.take_lines((serial, id), lines);
+                let answer = self.take_lines(to.link, (serial, id), lines);
                 match module {
                     Some(bytes) if answer.is_ok() => self.take_module(ctx, to, (serial, id), bytes),
                     _ => self.spoken(ctx, to, (serial, id), answer),
@@ -284,10 +302,12 @@ impl Events {
     /// Lines that were written to an open subscription, in order, up to the first that is refused.
     fn take_lines(
         &mut self,
+        link: LinkId,
         (serial, id): (u32, SubscriptionId),
         payload: &[u8],
     ) -> Result<(), (Errno, String)> {
         let text = std::str::from_utf8(payload).map_err(|_| refused("this is no text"))?;
+        let may_filter = self.may_filter(serial, link);
         let open =
             self.channels.get_mut(&serial).ok_or_else(|| (Errno::STALE, "the channel is gone".to_owned()))?;
         let speaks = open.subscribers.get(id.place()).is_some_and(|state| state.is_some_and(|it| it.speaks));
@@ -299,7 +319,10 @@ impl Events {
             let rest = rest.trim();
             match word {
                 "start" if rest.is_empty() => {}
-                "filter" => set_filter(open, id, rest)?,
+                "filter" => {
+                    may_filter.clone()?;
+                    set_filter(open, id, rest)?;
+                }
                 "overflow" => {
                     let overflow = overflow_of(rest).ok_or_else(|| {
                         refused("an overflow is `drop`, `latest`, or `wait` and a number of ms")
@@ -341,6 +364,7 @@ impl Events {
         let Some(&Session::Subscriber { serial, id }) = self.sessions.get(&key) else {
             return Err(Errno::NOTTY);
         };
+        let may_filter = self.may_filter(serial, to.link);
         let open = self.channels.get_mut(&serial).ok_or(Errno::STALE)?;
         let said = match to.file {
             ioctl::STANDING => {
@@ -363,7 +387,7 @@ impl Events {
             ioctl::FILTER => {
                 let text = payload.split(|&byte| byte == 0).next().unwrap_or_default();
                 let text = std::str::from_utf8(text).map_err(|_| Errno::INVAL)?;
-                set_filter(open, id, text)
+                may_filter.and_then(|()| set_filter(open, id, text))
             }
             _ => return Err(Errno::NOTTY),
         };

@@ -36,12 +36,7 @@ impl Events {
                 let open = self.channels.get(&serial).ok_or(Errno::STALE)?;
                 Ok(self.stats_text(open, to, &refusal))
             }
-            file::LAST if link.subscribes => {
-                let open = self.channels.get_mut(&serial).ok_or(Errno::STALE)?;
-                let mut text = Vec::new();
-                open.channel.newest(&mut text);
-                Ok(text)
-            }
+            file::LAST if link.subscribes => self.newest(serial, to.link),
             file::LAST => Err(Errno::ACCESS),
             _ => Err(Errno::INVAL),
         }

@@ -22,7 +22,7 @@ pub mod daemon;
 pub mod doctor;
 
 pub use api::remote::{PIPES_ROLE, pipes_main};
-pub use base::look;
+pub use base::{look, module_bytes};
 pub use daemon::ground::GroundError;
 pub use daemon::own_log::{MAX_LOG_BYTES, set_aside};
 pub use domains::{MARKED_ROLE, free_to_publish, marked_main};

@@ -70,6 +70,7 @@ fn admit_beside(
     json: bool,
     look: &dyn topology::Look,
 ) -> Result<Topology, Failure> {
+    let look = &WithModules(look);
     topology::admit(text, &file.display().to_string(), base, look).map_err(|diagnostics| {
         if json {
             match print_json(&diagnostics.to_json()) {
@@ -81,4 +82,40 @@ fn admit_beside(
         }
         Failure::silent()
     })
+}
+
+/// Looks as another does, and checks modules to the end: here with the rights of whoever asks,
+/// which in a daemon would be those of root.
+struct WithModules<'l>(&'l dyn topology::Look);
+
+impl topology::Look for WithModules<'_> {
+    fn look(&self, path: &Path) -> topology::Found {
+        self.0.look(path)
+    }
+
+    fn text(&self, path: &Path) -> Option<Result<String, String>> {
+        self.0.text(path)
+    }
+
+    fn module(&self, path: &Path) -> Option<Result<(), String>> {
+        let checked = node::module_bytes(path)
+            .and_then(|bytes| modules::Module::install(&bytes).map(drop).map_err(|error| error.to_string()));
+        Some(checked)
+    }
+
+    fn lacks(&self, domain: &topology::Domain) -> Vec<topology::Lack> {
+        self.0.lacks(domain)
+    }
+
+    fn image(&self, reference: &str) -> Result<Option<String>, topology::Lack> {
+        self.0.image(reference)
+    }
+
+    fn promised(&self) -> Option<&reserve::model::Model> {
+        self.0.promised()
+    }
+
+    fn tables(&self) -> Option<&topology::Tables> {
+        self.0.tables()
+    }
 }

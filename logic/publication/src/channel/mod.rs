@@ -244,6 +244,11 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         Some(head)
     }
 
+    /// Whether an event of these bytes passes a filter, which need not be installed.
+    pub fn lets_through(&self, filter: &Filter, event: &[u8]) -> bool {
+        filter.passes_bytes(event)
+    }
+
     /// Publishes an event of a publisher, whose length is within [`Shape::event_bytes`].
     pub fn publish(&mut self, publisher: Publisher, wall_ns: u64, bytes: &[u8]) -> Published {
         let until = self.log.makes_room(bytes.len());

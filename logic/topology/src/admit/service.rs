@@ -36,9 +36,13 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         (Some(ServiceKind::Coordination), None) => {
             Settings::Coordination(coordination(&CoordinationForm::default()))
         }
-        (_, Some(SettingsForm::Events(settings))) => Settings::Events(super::events::settings(settings, cx)),
+        (_, Some(SettingsForm::Events(settings))) => {
+            let of = super::events::Of { host: host.as_ref(), allow: &allow };
+            Settings::Events(super::events::settings(settings, &of, cx))
+        }
         (Some(ServiceKind::Events), None) => {
-            Settings::Events(super::events::settings(&EventsForm::default(), cx))
+            let of = super::events::Of { host: host.as_ref(), allow: &allow };
+            Settings::Events(super::events::settings(&EventsForm::default(), &of, cx))
         }
         (_, Some(SettingsForm::Program(table))) => {
             Settings::Program(ProgramSettings { table: table.0.clone() })

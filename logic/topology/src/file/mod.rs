@@ -685,6 +685,20 @@ table_form! {
         /// How long a publication may be made to wait for a subscriber that is to lose nothing;
         /// "0s": not at all.
         wait: Millis<0, EVENT_WAIT_MS_MAX> => optional,
+        /// The domains whose subscriptions have a filter of the file, and no other. Only of a
+        /// channel that the file names.
+        subscribers: Named<EventSubscriberForm, EVENT_SUBSCRIBERS_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// The filter that all subscriptions of a domain have: an expression, or a module.
+    EventSubscriberForm as "a subscriber of an event channel" {
+        /// Only events that pass this expression.
+        filter: Filled => optional,
+        /// Only what this WebAssembly module lets through, or makes of it: its file in the server's
+        /// domain, below one of that domain's `mounts`.
+        module: Inside => optional,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The settings of an event service, admitted.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,7 @@ pub struct EventsSettings {
 }
 
 /// The settings of an event channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventChannel {
     /// Bytes of its buffer.
@@ -36,4 +37,17 @@ pub struct EventChannel {
     pub history: u32,
     /// How long a publication may be made to wait for a subscriber.
     pub wait_ms: u64,
+    /// The filters of these domains' subscriptions: they are shown nothing else.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub subscribers: BTreeMap<Name, EventFilter>,
+}
+
+/// A filter that the file gives to subscriptions of a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventFilter {
+    /// An expression.
+    Filter(String),
+    /// A WebAssembly module: its file, as the server's domain sees it.
+    Module(PathBuf),
 }

@@ -28,7 +28,7 @@ pub use domain::{
     Restart, RestartPolicy, Root, ServiceMount, Signal, Stop, Target, User,
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
-pub use events::{EventChannel, EventsSettings};
+pub use events::{EventChannel, EventFilter, EventsSettings};
 pub use files::FilesSettings;
 pub use location::{LocationKind, LocationSettings, LocationSource};
 pub use machine::{Accel, Disk, DiskFormat, DiskHolds, Machine, MachineKernel};

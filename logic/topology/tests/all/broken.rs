@@ -38,6 +38,10 @@ impl Look for Bed {
         path.ends_with("wrong.env").then(|| Ok("A=1\nthis is nothing\n".to_owned()))
     }
 
+    fn module(&self, path: &Path) -> Option<Result<(), String>> {
+        (path == Path::new("/base/modules/none.wasm")).then(|| Err("there is no such file".to_owned()))
+    }
+
     fn lacks(&self, domain: &Domain) -> Vec<Lack> {
         let parts =
             [Part::Root, Part::Tag, Part::User, Part::Command, Part::Ready, Part::Health, Part::Mount(1)];

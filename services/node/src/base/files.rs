@@ -14,6 +14,29 @@ pub fn look(path: &Path) -> Found {
     }
 }
 
+/// The bytes of a WebAssembly module that a file names: a regular file that is not too long and
+/// begins as one. What else is to be checked is for whoever runs it, or has a user's rights.
+///
+/// # Errors
+/// The fault, in words.
+pub fn module_bytes(path: &Path) -> Result<Vec<u8>, String> {
+    use wire::events::module::{BYTES_MAX, MAGIC};
+    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    match bytes.len() {
+        length if length > BYTES_MAX => {
+            Err(format!("it is longer than the {BYTES_MAX} bytes that one may have"))
+        }
+        _ if !bytes.starts_with(&MAGIC) => Err("it does not begin as WebAssembly does".to_owned()),
+        _ => Ok(bytes),
+    }
+}
+
 /// The text of a file of this node, or why it can't be read; of a bigger one than a file of ours
 /// may be, the beginning and one byte.
 pub(crate) fn text(path: &Path) -> Result<String, String> {

@@ -12,8 +12,8 @@ mod words;
 mod work;
 
 pub(crate) use age::process_age;
-pub use files::look;
 pub(crate) use files::text;
+pub use files::{look, module_bytes};
 pub(crate) use guarded::Guarded;
 pub(crate) use prospect::{image, lacks, root, user_text};
 pub(crate) use store::RegistryDebug;

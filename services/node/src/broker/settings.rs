@@ -33,9 +33,23 @@ fn of_events(settings: &topology::EventsSettings) -> events::Settings {
         sessions_per_domain: settings.sessions_per_domain,
         made: channel(&settings.made),
         channels: channels
-            .map(|(name, it)| events::NamedChannel { name: name.as_str().to_owned(), settings: channel(it) })
+            .map(|(name, it)| events::NamedChannel {
+                name: name.as_str().to_owned(),
+                settings: channel(it),
+                subscribers: it.subscribers.iter().map(of_subscriber).collect(),
+            })
             .collect(),
     }
+}
+
+fn of_subscriber((domain, filter): (&topology::Name, &topology::EventFilter)) -> events::GivenFilter {
+    let judge = match filter {
+        topology::EventFilter::Filter(text) => events::GivenJudge::Filter(text.clone()),
+        topology::EventFilter::Module(path) => {
+            events::GivenJudge::Module(path.to_string_lossy().into_owned())
+        }
+    };
+    events::GivenFilter { domain: domain.as_str().to_owned(), judge }
 }
 
 fn of_channel(settings: &topology::ChannelSettings) -> control::ChannelSettings {

@@ -186,6 +186,10 @@ impl topology::Look for Looking {
         Some(crate::base::text(path))
     }
 
+    fn module(&self, path: &Path) -> Option<Result<(), String>> {
+        Some(crate::base::module_bytes(path).map(drop))
+    }
+
     fn promised(&self) -> Option<&Model> {
         self.model.as_ref()
     }
