@@ -5,6 +5,8 @@ use thiserror::Error;
 
 /// The protocol that both sides change to, as HTTP/1.1 says it (`Upgrade`): its name and version.
 pub const PROTOCOL: &str = "tombolo-exec/1";
+/// The same for the files of a domain by 9P2000.L, whose bytes follow as they are.
+pub const NINEP_PROTOCOL: &str = "tombolo-9p/1";
 /// Bytes of what stands before each frame: its kind, and 4 bytes of how long it is, little-endian.
 pub const HEADER_BYTES: usize = 5;
 /// Longest content of a frame, in bytes.

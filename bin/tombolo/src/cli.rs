@@ -105,6 +105,17 @@ Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C
 The node is asked first whether it has the room, the image and the mounts, and makes the image ready. Then the domain ends as its file says
 (`stop`), and starts there. Where it does not come up, it goes back. Who uses files of its services waits meanwhile (docs/movement.md).")]
     Move(MoveArgs),
+    /// Offer a domain's services to clients of 9P2000.L at a socket of this node, whichever node
+    /// has the domain
+    #[command(
+        name = "9p",
+        after_help = "Examples:
+  tombolo 9p hall --listen /run/hall.sock
+  diodls -s /run/hall.sock -a /srv /
+
+The domain's file says `nine_p = true`. Between nodes it goes over TLS, by the cluster's certificates (docs/services.md)."
+    )]
+    Ninep(NinepArgs),
     /// Copy files into a domain, or out of it
     #[command(after_help = "Examples:
   tombolo cp settings.toml web:/etc/settings.toml
@@ -358,6 +369,15 @@ pub struct ActArgs {
     /// Print progress as JSON, one object a line
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct NinepArgs {
+    /// NAME, or DC/NAME
+    pub domain: String,
+    /// The Unix socket, which is made, for root alone, and removed at the end
+    #[arg(long, value_name = "SOCKET")]
+    pub listen: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -18,6 +18,7 @@ pub mod link;
 mod live;
 pub mod logs;
 mod look;
+mod ninep;
 pub mod node;
 mod relocate;
 pub mod reserve;
@@ -55,6 +56,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Top(arguments) => top::run(&place, &arguments),
         Command::Ps(arguments) => look::domains(&place, &arguments),
         Command::Exec(arguments) => exec::run(&place, &arguments),
+        Command::Ninep(arguments) => ninep::run(&place, &arguments),
         Command::Logs(arguments) => logs::run(&place, &arguments),
         Command::Inspect(arguments) => look::inspect(&place, &arguments),
         Command::Node(command) => node::run(&place, &command),

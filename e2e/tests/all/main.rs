@@ -14,6 +14,7 @@ mod cluster_endpoints;
 mod cluster_etcd;
 mod cluster_events;
 mod cluster_file_trees;
+mod cluster_ninep;
 mod cluster_promises;
 mod cluster_services;
 mod cluster_sockets;

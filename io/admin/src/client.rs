@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
-use wire::remote::PROTOCOL;
 
 /// Longest answer that is not streamed, and longest line of one that is, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -128,22 +127,24 @@ impl Client {
         Err(self.broken("it ended in the middle of the work; see its log"))
     }
 
-    /// `POST /v1/PATH` and changes over to bytes in both directions (`docs/spec/remote.md`).
+    /// `POST /v1/PATH` and changes over to a protocol of bytes in both directions
+    /// (`docs/spec/remote.md`).
     ///
     /// # Errors
     /// [`ClientError`].
     pub async fn open(
         &self,
         path: &str,
+        protocol: &str,
         body: &impl Serialize,
     ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send, ClientError> {
         let body = serde_json::to_vec(body).map_err(|e| self.broken(e))?;
-        let upgrade = [(header::CONNECTION, "upgrade"), (header::UPGRADE, PROTOCOL)];
+        let upgrade = [(header::CONNECTION, "upgrade"), (header::UPGRADE, protocol)];
         let path = format!("/{VERSION}/{path}");
         let answer = self.ask_with(Method::POST, &path, body.into(), &upgrade).await?;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             self.checked(answer).await?;
-            return Err(self.broken(format!("it does not change over to {PROTOCOL}")));
+            return Err(self.broken(format!("it does not change over to {protocol}")));
         }
         let upgraded = hyper::upgrade::on(answer).await.map_err(|e| self.broken(e))?;
         Ok(TokioIo::new(upgraded))

@@ -10,6 +10,7 @@ use admin::client::Client;
 use admin::{Entry, ExecRequest};
 use domain::ExecOptions;
 use std::os::unix::process::CommandExt;
+use wire::remote::PROTOCOL;
 
 /// Exit code where the command could not even be tried: what it would have ended with stays
 /// distinguishable.
@@ -63,7 +64,7 @@ fn on_another_node(client: &Client, arguments: &ExecArgs) -> Result<(), Failure>
     let path = format!("domains/{}/exec", encoded(&arguments.domain));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let ended = runtime.block_on(async {
-        let stream = client.open(&path, &request).await?;
+        let stream = client.open(&path, PROTOCOL, &request).await?;
         remote::converse(stream, arguments.tty, arguments.interactive || arguments.tty).await
     });
     std::process::exit(ended?)

@@ -34,6 +34,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
+use wire::remote::{NINEP_PROTOCOL, PROTOCOL};
 
 /// Lines of progress that may wait for a slow reader before the work waits for it, too.
 const MAX_WAITING_LINES: usize = 64;
@@ -52,6 +53,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/domains/{name}/entry", get(entry))
         .route("/v1/domains/{name}/place", get(place))
         .route("/v1/domains/{name}/exec", post(exec))
+        .route("/v1/domains/{name}/9p", post(ninep))
         .route("/v1/domains/{name}/logs", get(logs))
         .route("/v1/domains/{name}/act", post(act))
         .route("/v1/domains/{name}/move", post(relocate))
@@ -217,12 +219,22 @@ fn in_cluster<'n>(node: &'n Node, what: &str) -> Result<&'n Arc<Following>, Prob
 
 /// Runs a command in a domain, whichever node has it.
 async fn exec(State(node): Shared, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
-    let asked = remote::asked(request).await?;
+    let asked = remote::asked(request, PROTOCOL).await?;
     let request: ExecRequest = parsed(&asked.body)?;
     let (dc, domain) = node.domains.find_domain(&name)?;
     match (node.following(), elsewhere(&node, &dc, &domain)) {
         (Some(following), Some(at)) => whole::exec_there(following, &at, (dc, domain), request, asked).await,
         _ => whole::exec_in(&node, &dc, &domain, request, asked).await,
+    }
+}
+
+/// The files of a domain by 9P, whichever node has it.
+async fn ninep(State(node): Shared, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+    let asked = remote::asked(request, NINEP_PROTOCOL).await?;
+    let (dc, domain) = node.domains.find_domain(&name)?;
+    match (node.following(), elsewhere(&node, &dc, &domain)) {
+        (Some(following), Some(at)) => whole::ninep_there(following, &at, (dc, domain), asked).await,
+        _ => whole::ninep_in(&node, &dc, &domain, asked).await,
     }
 }
 

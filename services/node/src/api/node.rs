@@ -1,6 +1,6 @@
 //! One node: its rooms, put together.
 
-use super::remote::{Commands, Readers};
+use super::remote::{Commands, Readers, Trees};
 use crate::adaptations::Adaptations;
 use crate::base::RegistryDebug;
 use crate::broker::{Broker, make_channel};
@@ -34,8 +34,8 @@ pub(crate) struct Node {
     /// Virtual disks that outlive domains.
     pub(crate) volumes: Arc<volumes::Keeper>,
     pub(crate) started: Instant,
-    /// Commands of callers on other nodes, and readers of logs there.
-    pub(crate) remote: (Commands, Readers),
+    /// Commands of callers on other nodes, readers of logs there, and clients of 9P.
+    pub(crate) remote: (Commands, Readers, Trees),
     /// Links to other nodes, where there are any.
     pub(crate) proxies: OnceLock<Arc<Proxies>>,
     /// Its member of the cluster's own etcd, kept where the cluster has one.

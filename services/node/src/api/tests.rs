@@ -77,6 +77,7 @@ async fn who_shows_no_certificate_is_answered_nothing_of_what_nodes_ask() {
         ("/v1/here/state", Method::GET),
         ("/v1/here/logs/shop/web", Method::GET),
         ("/v1/here/exec", Method::POST),
+        ("/v1/here/9p", Method::POST),
         ("/v1/nothing", Method::GET),
     ] {
         let (status, problem) = ask(peers::router(Arc::clone(&node)), with_release(path, method)).await;

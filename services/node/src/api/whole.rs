@@ -1,7 +1,7 @@
 //! The whole distributed container from any node: what each of them says of its part, put together.
 
 use super::node::Node;
-use super::remote::{self, Asked, Running};
+use super::remote::{self, Asked, Running, Tree};
 use super::tree;
 use crate::base::LOOKS;
 use crate::domains::supervisor::State as DomainState;
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use wire::remote::{NINEP_PROTOCOL, PROTOCOL};
 
 /// How long another node may take to say its part; a listing goes on without it.
 const PART_TIMEOUT: Duration = Duration::from_secs(2);
@@ -30,6 +31,7 @@ pub(crate) fn routes() -> Router<Arc<Node>> {
         .route("/v1/here/state", get(state_here))
         .route("/v1/here/logs/{dc}/{domain}", get(logs_here))
         .route("/v1/here/exec", post(exec_here))
+        .route("/v1/here/9p", post(ninep_here))
         .route("/v1/here/act/{dc}/{domain}", post(act_here))
         .route("/v1/here/move/{dc}/{domain}", post(may_come_here))
 }
@@ -168,7 +170,7 @@ struct ExecOrder {
 }
 
 async fn exec_here(State(node): State<Arc<Node>>, request: Request) -> Result<Response, Problem> {
-    let asked = remote::asked(request).await?;
+    let asked = remote::asked(request, PROTOCOL).await?;
     let order: ExecOrder = serde_json::from_slice(&asked.body)
         .map_err(|error| Problem::new(Code::BadRequest, format!("the body is not understood: {error}")))?;
     exec_in(&node, &order.dc, &order.domain, order.request, asked).await
@@ -187,8 +189,9 @@ pub(crate) async fn exec_in(
 ) -> Result<Response, Problem> {
     node.domains.must_run(dc, domain)?;
     let running = Running::start(&node.remote.0, &node.layout, (dc, domain), request)?;
+    let answer = asked.switched();
     tokio::spawn(async move { remote::attend(asked.stream().await, running).await });
-    Ok(remote::switched())
+    Ok(answer)
 }
 
 /// Has another node run a command in a domain of its own, and passes on what it and whoever asked
@@ -204,9 +207,59 @@ pub(crate) async fn exec_there(
     asked: Asked,
 ) -> Result<Response, Problem> {
     let order = json!(ExecOrder { dc, domain, request });
-    let far = following.peers.open(node, "/v1/here/exec".to_owned(), order).await?;
+    let far = following.peers.open(node, "/v1/here/exec".to_owned(), PROTOCOL, order).await?;
+    let answer = asked.switched();
     tokio::spawn(remote::bridge(asked, far));
-    Ok(remote::switched())
+    Ok(answer)
+}
+
+/// `POST /v1/here/9p`: the files of a domain of this node by 9P.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NinepOrder {
+    dc: String,
+    domain: String,
+}
+
+async fn ninep_here(State(node): State<Arc<Node>>, request: Request) -> Result<Response, Problem> {
+    let asked = remote::asked(request, NINEP_PROTOCOL).await?;
+    let order: NinepOrder = serde_json::from_slice(&asked.body)
+        .map_err(|error| Problem::new(Code::BadRequest, format!("the body is not understood: {error}")))?;
+    ninep_in(&node, &order.dc, &order.domain, asked).await
+}
+
+/// Has whoever asked speak 9P with a domain of this node.
+///
+/// # Errors
+/// The domain does not run, or shows nothing by 9P.
+pub(crate) async fn ninep_in(
+    node: &Arc<Node>,
+    dc: &str,
+    domain: &str,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    node.domains.must_run(dc, domain)?;
+    let tree = Tree::connect(&node.remote.2, &node.layout, (dc, domain)).await?;
+    let answer = asked.switched();
+    tokio::spawn(async move { tree.attend(asked.stream().await).await });
+    Ok(answer)
+}
+
+/// The same with a domain of another node.
+///
+/// # Errors
+/// The error of that node, or its silence.
+pub(crate) async fn ninep_there(
+    following: &Following,
+    node: &str,
+    (dc, domain): (String, String),
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let order = json!(NinepOrder { dc, domain });
+    let far = following.peers.open(node, "/v1/here/9p".to_owned(), NINEP_PROTOCOL, order).await?;
+    let answer = asked.switched();
+    tokio::spawn(remote::bridge(asked, far));
+    Ok(answer)
 }
 
 /// Another node wants to know whether a domain can come here.

@@ -22,7 +22,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use trust::About;
-use wire::remote::PROTOCOL;
 
 /// How long another node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,7 +62,7 @@ impl Cluster {
             .map_err(|error| failed(format!("node {node} answers what is not understood: {error}")))
     }
 
-    /// Asks another node to change over to bytes in both directions.
+    /// Asks another node to change over to a protocol of bytes in both directions.
     ///
     /// # Errors
     /// As for [`Cluster::call`].
@@ -71,13 +70,14 @@ impl Cluster {
         &self,
         node: &str,
         path: &str,
+        protocol: &str,
         body: &impl Serialize,
     ) -> Result<Box<dyn Stream>, Problem> {
         let asked = async {
-            let answer = self.ask(node, request(Method::POST, path, body, Some(PROTOCOL))?).await?;
+            let answer = self.ask(node, request(Method::POST, path, body, Some(protocol))?).await?;
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
                 checked(answer, node).await?;
-                return Err(failed(format!("node {node} does not change over to {PROTOCOL}")));
+                return Err(failed(format!("node {node} does not change over to {protocol}")));
             }
             let upgraded = hyper::upgrade::on(answer).await;
             upgraded.map_err(|error| failed(format!("node {node} broke off: {}", said(&error))))

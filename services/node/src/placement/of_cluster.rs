@@ -59,9 +59,10 @@ impl Peers for Cluster {
         &'a self,
         node: &'a str,
         path: String,
+        protocol: &'static str,
         body: Value,
     ) -> Later<'a, Result<Box<dyn Stream>, Problem>> {
-        Box::pin(async move { Cluster::open_stream(self, node, &path, &body).await })
+        Box::pin(async move { Cluster::open_stream(self, node, &path, protocol, &body).await })
     }
 
     fn read<'a>(&'a self, node: &'a str, path: String) -> Later<'a, Result<Incoming, Problem>> {

@@ -35,11 +35,13 @@ pub(crate) trait Peers: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// As [`registry::Registry::put`].
     fn put_leased(&self, key: &str, value: &[u8], expected: Expected) -> Result<u64, RegistryError>;
-    /// Asks the daemon of another node to change over to bytes in both directions, with a POST.
+    /// Asks the daemon of another node to change over to a protocol of bytes in both directions,
+    /// with a POST.
     fn open<'a>(
         &'a self,
         node: &'a str,
         path: String,
+        protocol: &'static str,
         body: Value,
     ) -> Later<'a, Result<Box<dyn Stream>, Problem>>;
     /// Asks the daemon of another node for something that may have no end, with a GET.

@@ -62,7 +62,13 @@ impl Peers for Two {
         self.registry.put(key, value, expected)
     }
 
-    fn open<'a>(&'a self, node: &'a str, _: String, _: Value) -> Later<'a, Result<Box<dyn Stream>, Problem>> {
+    fn open<'a>(
+        &'a self,
+        node: &'a str,
+        _: String,
+        _: &'static str,
+        _: Value,
+    ) -> Later<'a, Result<Box<dyn Stream>, Problem>> {
         Box::pin(async move { Err(Problem::new(Code::Failed, format!("{node} does not answer"))) })
     }
 
