@@ -19,6 +19,10 @@ pub const FILTER_NODES_MAX: usize = 64;
 pub const FILTER_FIELDS_MAX: usize = 16;
 /// Different filters of one channel: each has a bit in the events' headers.
 pub const FILTERS_MAX: usize = 64;
+/// Longest text of a channel's format, in bytes.
+pub const FORMAT_BYTES_MAX: usize = 1024;
+/// Fields of a layout.
+pub const LAYOUT_FIELDS_MAX: usize = 64;
 /// Bytes of the header before each event, where a subscriber has asked for it.
 pub const HEADER_BYTES: usize = 48;
 
@@ -137,6 +141,8 @@ pub mod region {
     pub const AT_OWNER: usize = 120;
     /// Bytes of the channel's name, which follow.
     pub const AT_NAME: usize = 128;
+    /// Bytes of the text of the channel's format, which follow. 0: JSON.
+    pub const AT_FORMAT: usize = 1024;
     /// The table of publishers.
     pub const AT_PUBLISHERS: usize = 4096;
     /// Publishers of a channel that are remembered.
@@ -204,7 +210,7 @@ pub enum GivenJudge {
 }
 
 /// The settings of a channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelSettings {
     /// Bytes of its buffer.
@@ -215,6 +221,9 @@ pub struct ChannelSettings {
     pub history: u64,
     /// How long a publication may be made to wait, in ms.
     pub wait_ms: u64,
+    /// How its events are read for filters; where nothing is said, as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
 }
 
 /// The head before an event, where a subscriber has asked for it. 48 bytes: sequence 0, publisher

@@ -28,6 +28,7 @@ mod endpoint_machines;
 mod endpoint_pages;
 mod endpoints;
 mod enforcements;
+mod event_formats;
 mod event_modules;
 mod events;
 mod faults;

@@ -1,6 +1,6 @@
 //! The judges of a subscription's events: an expression, or a module.
 
-use crate::filter::{Fields, Filter};
+use crate::filter::{Filter, Format};
 use modules::{Failure, Module, Usage, Verdict};
 
 /// A module, by the name that capsules and `stats` have of it.
@@ -127,13 +127,10 @@ impl Judge {
         }
     }
 
-    /// `fields` are those of the event, with what all expressions of the channel look at.
-    pub(crate) fn passes(&mut self, fields: Option<&Fields<'_>>, sequence: u64, event: &[u8]) -> bool {
+    /// Whether an event of this format passes.
+    pub(crate) fn passes(&mut self, format: &Format, sequence: u64, event: &[u8]) -> bool {
         match self {
-            Self::Expression(filter) => match fields {
-                Some(fields) => filter.passes(fields),
-                None => filter.passes_bytes(event),
-            },
+            Self::Expression(filter) => filter.passes_event(format, event),
             Self::Module(module) => module.passes(sequence, event),
         }
     }

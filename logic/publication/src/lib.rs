@@ -16,7 +16,7 @@ pub use channel::{
     Publisher, PublisherRefused, Replay, SUBSCRIBERS_MAX, Shape, Subscriber, SubscriptionId,
     SubscriptionRefused,
 };
-pub use filter::{Fields, Filter, FilterError};
+pub use filter::{Fields, Filter, FilterError, Format, FormatError, Layout};
 pub use judge::{Judge, NamedModule, Replacement};
 pub use log::{Cursor, EventHead, LogError};
 pub use store::{MemoryStore, Store};

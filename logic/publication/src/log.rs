@@ -8,11 +8,11 @@
 use crate::store::Store;
 use thiserror::Error;
 use wire::events::region::{
-    AT_BUFFER, AT_BUFFER_BYTES, AT_EVENT_BYTES, AT_HEAD, AT_HISTORY, AT_HOLDERS, AT_MAGIC, AT_NAME, AT_NEXT,
-    AT_OWNER, AT_PUBLISHERS, AT_SERIAL, AT_TAIL, AT_VERSION, AT_WAIT_MS, EVENT_HEADER_BYTES, MAGIC,
-    PUBLISHER_BYTES, PUBLISHERS_MAX, SKIP, VERSION,
+    AT_BUFFER, AT_BUFFER_BYTES, AT_EVENT_BYTES, AT_FORMAT, AT_HEAD, AT_HISTORY, AT_HOLDERS, AT_MAGIC,
+    AT_NAME, AT_NEXT, AT_OWNER, AT_PUBLISHERS, AT_SERIAL, AT_TAIL, AT_VERSION, AT_WAIT_MS,
+    EVENT_HEADER_BYTES, MAGIC, PUBLISHER_BYTES, PUBLISHERS_MAX, SKIP, VERSION,
 };
-use wire::events::{EVENT_BYTES_MAX, NAME_BYTES_MAX};
+use wire::events::{EVENT_BYTES_MAX, FORMAT_BYTES_MAX, NAME_BYTES_MAX};
 
 /// Why memory is no log that could be taken up again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -60,6 +60,8 @@ pub(crate) struct Kept {
     pub event_bytes: usize,
     pub history: u64,
     pub wait_ms: u64,
+    /// The text of its format.
+    pub format: String,
 }
 
 /// The log. Sequences begin with 1.
@@ -293,6 +295,10 @@ impl<S: Store> Log<S> {
         self.store.put(AT_HISTORY, kept.history);
         self.store.put(AT_WAIT_MS, kept.wait_ms);
         self.store.put(AT_OWNER, kept.owner);
+        // A text that is written over in part is none: its length is 0 meanwhile, which is JSON.
+        self.store.commit(AT_FORMAT, 0);
+        self.store.copy_in(AT_FORMAT + 8, kept.format.as_bytes());
+        self.store.commit(AT_FORMAT, kept.format.len() as u64);
     }
 
     /// Keeps how many subscribers publishers wait for.
@@ -338,6 +344,10 @@ fn read_kept(store: &impl Store) -> Result<Kept, LogError> {
     if cost(event_bytes) * 2 > buffer_of(store).unwrap_or(0) {
         return Err(LogError::Damaged("longest event"));
     }
+    let length = usize::try_from(store.word(AT_FORMAT)).ok().filter(|bytes| *bytes <= FORMAT_BYTES_MAX);
+    let mut format = Vec::new();
+    store.append_to(AT_FORMAT + 8, length.ok_or(LogError::Damaged("format"))?, &mut format);
+    let format = String::from_utf8(format).map_err(|_| LogError::Damaged("format"))?;
     Ok(Kept {
         serial,
         name,
@@ -345,6 +355,8 @@ fn read_kept(store: &impl Store) -> Result<Kept, LogError> {
         event_bytes,
         history: store.word(AT_HISTORY),
         wait_ms: store.word(AT_WAIT_MS),
+        // A region of an earlier version says nothing.
+        format: if format.is_empty() { "json".to_owned() } else { format },
     })
 }
 
@@ -356,7 +368,15 @@ mod tests {
     use std::collections::VecDeque;
 
     fn kept() -> Kept {
-        Kept { serial: 7, name: b"alarms".to_vec(), owner: 5, event_bytes: 64, history: 3, wait_ms: 9 }
+        Kept {
+            serial: 7,
+            name: b"alarms".to_vec(),
+            owner: 5,
+            event_bytes: 64,
+            history: 3,
+            wait_ms: 9,
+            format: "cbor".to_owned(),
+        }
     }
 
     fn log() -> Log<MemoryStore> {

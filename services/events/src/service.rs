@@ -6,7 +6,7 @@ use crate::library::Library;
 use crate::names::{check_name, number_of};
 use crate::region::{CHANNELS_MAX, ChannelMemory, Memories};
 use crate::session_table::{Link, Session, SessionKey, SubscriberState};
-use publication::{Channel, NamedModule, Publisher, Shape};
+use publication::{Channel, Format, NamedModule, Publisher, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use session::{Context, LinkId, Readiness, ReplyTo, Service};
@@ -217,11 +217,12 @@ impl Events {
             Errno::from_io_error(&error).unwrap_or(Errno::NOSPC)
         })?;
         let shape = shape_of(like);
-        let channel = Channel::new(memory, serial, name, owner, shape).map_err(|error| {
+        let mut channel = Channel::new(memory, serial, name, owner, shape).map_err(|error| {
             self.memories.remove(serial);
             tracing::warn!(%error, "a channel can't be made");
             Errno::INVAL
         })?;
+        channel.set_format(format_of(like));
         self.add(channel);
         Ok(serial)
     }
@@ -302,11 +303,21 @@ pub(crate) fn shape_of(like: &wire::events::ChannelSettings) -> Shape {
     Shape { event_bytes, history: like.history, wait_ms: like.wait_ms }
 }
 
+/// The format of a channel that has these settings: what the file says was admitted.
+fn format_of(like: &wire::events::ChannelSettings) -> Format {
+    let parsed = like.format.as_deref().map_or(Ok(Format::Json), Format::parse);
+    parsed.unwrap_or_else(|error| {
+        tracing::error!(%error, "a channel's events are read as JSON");
+        Format::Json
+    })
+}
+
 /// Buffers stay as they were made; the rest holds from the next event on.
 fn reshape(open: &mut Open, like: &wire::events::ChannelSettings) {
     let longest = open.channel.longest_event();
     let shape = shape_of(like);
     open.channel.reshape(Shape { event_bytes: shape.event_bytes.min(longest), ..shape });
+    open.channel.set_format(format_of(like));
 }
 
 impl Service for Events {

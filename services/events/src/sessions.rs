@@ -440,6 +440,9 @@ fn set_filter_again(open: &mut Open, id: SubscriptionId, text: &str, arrived: Op
 fn set_filter(open: &mut Open, id: SubscriptionId, text: &str) -> Result<(), (Errno, String)> {
     let filter =
         if text.is_empty() { None } else { Some(Filter::parse(text).map_err(|e| refused(&e.to_string()))?) };
+    if let Some(filter) = &filter {
+        open.channel.format().check(filter).map_err(|error| refused(&error.to_string()))?;
+    }
     open.channel.set_filter(id, filter).map_err(|error| (Errno::USERS, error.to_string()))
 }
 

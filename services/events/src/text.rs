@@ -2,7 +2,7 @@
 
 use crate::service::{Events, Open};
 use crate::sessions::node_of;
-use publication::{InstalledFilter, Overflow, Shape};
+use publication::{Format, InstalledFilter, Overflow, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use session::ReplyTo;
@@ -52,10 +52,14 @@ impl Events {
         }
         let text = std::str::from_utf8(line).map_err(|_| refused("this is no text"))?;
         let (word, number) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
-        let number: u64 = number
-            .trim()
-            .parse()
-            .map_err(|_| refused("a line is `history`, `event` or `wait`, and a number"))?;
+        if word == "format" {
+            let format = Format::parse(number).map_err(|error| refused(&error.to_string()))?;
+            open.channel.set_format(format);
+            return Ok(());
+        }
+        let number: u64 = number.trim().parse().map_err(|_| {
+            refused("a line is `history`, `event` or `wait` and a number, or `format` and a format")
+        })?;
         let shape = open.channel.shape();
         let changed = match word {
             "history" => Shape { history: number, ..shape },
@@ -76,7 +80,11 @@ impl Events {
                     bytes.ok_or_else(|| refused(&format!("an event has 1 to {longest} bytes here")))?;
                 Shape { event_bytes: bytes, ..shape }
             }
-            _ => return Err(refused("a line is `history`, `event` or `wait`, and a number")),
+            _ => {
+                return Err(refused(
+                    "a line is `history`, `event` or `wait` and a number, or `format` and a format",
+                ));
+            }
         };
         open.channel.reshape(changed);
         Ok(())
@@ -196,6 +204,7 @@ impl Events {
             "channel": String::from_utf8_lossy(channel.name()),
             "made_by": made_by,
             "event_bytes": shape.event_bytes, "history": shape.history, "wait_ms": shape.wait_ms,
+            "format": channel.format().to_string(),
             "buffer_bytes": buffer, "used_bytes": used, "oldest": oldest, "next": next,
             "published": counters.published, "bytes": counters.bytes, "waited": counters.waited,
             "doubles": counters.doubles, "unreadable": counters.unreadable, "waiting": open.waiting.len(),
@@ -207,7 +216,12 @@ impl Events {
 
 fn ctl_text(open: &Open) -> Vec<u8> {
     let shape = open.channel.shape();
-    format!("event {}\nhistory {}\nwait {}\n", shape.event_bytes, shape.history, shape.wait_ms).into_bytes()
+    let format = open.channel.format();
+    format!(
+        "event {}\nhistory {}\nwait {}\nformat {format}\n",
+        shape.event_bytes, shape.history, shape.wait_ms
+    )
+    .into_bytes()
 }
 
 fn overflow_text(overflow: Overflow) -> String {

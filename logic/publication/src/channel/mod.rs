@@ -8,7 +8,7 @@ pub use subscribers::{
     Delivery, Overflow, Position, Replay, Subscriber, SubscriptionId, SubscriptionRefused,
 };
 
-use crate::filter::{Fields, Filter};
+use crate::filter::{Fields, Filter, Format};
 use crate::judge::{Judge, Replacement};
 use crate::log::{Cursor, EventHead, Kept, Log, LogError};
 use crate::store::Store;
@@ -91,7 +91,7 @@ pub struct Counters {
     pub published: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Events that filters could not read: they are no JSON objects.
+    /// Events that filters could not read: they are not of the channel's format.
     pub unreadable: u64,
     /// Publications that had to wait.
     pub waited: u64,
@@ -104,6 +104,7 @@ pub struct Counters {
 pub struct Channel<S, K> {
     log: Log<S>,
     kept: Kept,
+    format: Format,
     filters: Vec<Option<Installed>>,
     subscribers: Vec<Option<Subscriber<K>>>,
     publishers: Publishers<K>,
@@ -128,8 +129,9 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
             event_bytes: shape.event_bytes,
             history: shape.history,
             wait_ms: shape.wait_ms,
+            format: Format::Json.to_string(),
         };
-        Ok(Self::with(Log::new(store, &kept)?, kept))
+        Ok(Self::with(Log::new(store, &kept)?, kept, Format::Json))
     }
 
     /// The channel that a predecessor has left in `store`. Events of subscribers that publishers
@@ -139,7 +141,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
     /// [`LogError`], where there is none that can be taken up.
     pub fn take_up(store: S, now_ns: u64) -> Result<Self, LogError> {
         let (log, kept) = Log::take_up(store)?;
-        let mut channel = Self::with(log, kept);
+        let format = Format::parse(&kept.format).map_err(|_| LogError::Damaged("format"))?;
+        let mut channel = Self::with(log, kept, format);
         channel.publishers.take_up(&channel.log, now_ns);
         let awaited = channel.log.holders();
         if awaited > 0 {
@@ -149,10 +152,11 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         Ok(channel)
     }
 
-    fn with(log: Log<S>, kept: Kept) -> Self {
+    fn with(log: Log<S>, kept: Kept, format: Format) -> Self {
         Self {
             log,
             kept,
+            format,
             filters: Vec::new(),
             subscribers: Vec::new(),
             publishers: Publishers::default(),
@@ -246,7 +250,19 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
 
     /// Whether an event of these bytes passes a filter, which need not be installed.
     pub fn lets_through(&self, filter: &Filter, event: &[u8]) -> bool {
-        filter.passes_bytes(event)
+        filter.passes_event(&self.format, event)
+    }
+
+    /// How its events are read for filters.
+    pub fn format(&self) -> &Format {
+        &self.format
+    }
+
+    /// Has events read otherwise, from the next one on.
+    pub fn set_format(&mut self, format: Format) {
+        self.kept.format = format.to_string();
+        self.format = format;
+        self.log.keep(&self.kept);
     }
 
     /// Publishes an event of a publisher, whose length is within [`Shape::event_bytes`].
@@ -329,7 +345,7 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
             if let Some(it) = it
                 && it.filter.is_module()
             {
-                passed |= u64::from(it.filter.passes(None, sequence, bytes)) << at;
+                passed |= u64::from(it.filter.passes(&self.format, sequence, bytes)) << at;
             }
         }
         passed
@@ -341,8 +357,8 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         if expressions.is_empty() {
             return 0;
         }
-        let fields = Fields::read(bytes, &expressions);
-        self.counters.unreadable += u64::from(!fields.is_object());
+        let fields = Fields::read(&self.format, bytes, &expressions);
+        self.counters.unreadable += u64::from(!fields.is_readable());
         let bit = |(at, it): (usize, &Option<Installed>)| {
             let expression = it.as_ref().and_then(|it| it.filter.expression());
             u64::from(expression.is_some_and(|it| it.passes(&fields))) << at
@@ -402,7 +418,7 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         self.scratch.clear();
         self.log.bytes(cursor, &mut self.scratch);
         let before = installed.filter.fuel();
-        let passes = installed.filter.passes(None, head.sequence, &self.scratch);
+        let passes = installed.filter.passes(&self.format, head.sequence, &self.scratch);
         let used = installed.filter.fuel() - before;
         self.note_asked(used);
         passes

@@ -1,5 +1,5 @@
-//! Filters: a small expression over the fields of a JSON object. The cost of each is bounded when
-//! it is installed.
+//! Filters: a small expression over the fields of an event, which is JSON, CBOR, or lies as the
+//! channel declares. The cost of each is bounded when it is installed.
 //!
 //! ```text
 //! either     = both *( "||" both )
@@ -11,9 +11,12 @@
 //! path       = name *( "." name )              ; a name that is none of the words above
 //! ```
 
+mod cbor;
+mod format;
 mod parse;
 mod scan;
 
+pub use format::{Format, FormatError, Layout};
 pub use scan::Fields;
 
 use scan::Value;
@@ -143,16 +146,22 @@ impl Filter {
         &self.fields
     }
 
-    /// Whether an event with these fields passes. An event that is no JSON object has none.
+    /// Whether an event with these fields passes.
     #[must_use]
     pub fn passes(&self, fields: &Fields<'_>) -> bool {
         self.holds(self.root, fields)
     }
 
-    /// Whether an event of these bytes passes: for filters that are alone.
+    /// Whether an event of this format and these bytes passes: for filters that are alone.
+    #[must_use]
+    pub fn passes_event(&self, format: &Format, event: &[u8]) -> bool {
+        self.passes(&Fields::read(format, event, &[self]))
+    }
+
+    /// The same for JSON.
     #[must_use]
     pub fn passes_bytes(&self, event: &[u8]) -> bool {
-        self.passes(&Fields::read(event, &[self]))
+        self.passes_event(&Format::Json, event)
     }
 
     // As deep as the text was: bounded when it was parsed.

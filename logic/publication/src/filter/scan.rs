@@ -1,7 +1,7 @@
 //! The fields of an event that filters look at: the event is read once for all of them, and only
 //! these are kept.
 
-use super::Filter;
+use super::{Filter, Format, cbor};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
@@ -33,14 +33,14 @@ impl Value<'_> {
 #[derive(Debug, Default)]
 pub struct Fields<'e> {
     found: Vec<(&'e [String], Value<'e>)>,
-    is_object: bool,
+    is_readable: bool,
 }
 
 impl<'e> Fields<'e> {
-    /// Reads those fields of an event that these filters look at. An event that is no JSON object
-    /// has none.
+    /// Reads those fields of an event that these filters look at. An event that is not of its
+    /// channel's format has none, or of a layout those for which it is long enough.
     #[must_use]
-    pub fn read(event: &'e [u8], filters: &[&'e Filter]) -> Self {
+    pub fn read(format: &Format, event: &'e [u8], filters: &[&'e Filter]) -> Self {
         let mut wanted: Vec<&'e [String]> = Vec::new();
         for filter in filters {
             for path in filter.fields() {
@@ -49,25 +49,33 @@ impl<'e> Fields<'e> {
                 }
             }
         }
-        Self::read_paths(event, &wanted)
+        match format {
+            Format::Json => Self::read_json(event, &wanted),
+            Format::Cbor => cbor::read(event, &wanted)
+                .map_or_else(Self::default, |found| Self { found, is_readable: true }),
+            Format::Layout(layout) => {
+                let found = wanted.into_iter().filter_map(|path| Some((path, layout.value(path, event)?)));
+                Self { found: found.collect(), is_readable: layout.fits(event) }
+            }
+        }
     }
 
-    fn read_paths(event: &'e [u8], wanted: &[&'e [String]]) -> Self {
+    fn read_json(event: &'e [u8], wanted: &[&'e [String]]) -> Self {
         let mut fields = Self::default();
         let mut from = serde_json::Deserializer::from_slice(event);
         let seed =
-            Within { wanted, depth: 0, found: &mut fields.found, is_object: Some(&mut fields.is_object) };
+            Within { wanted, depth: 0, found: &mut fields.found, is_object: Some(&mut fields.is_readable) };
         let read = seed.deserialize(&mut from).and_then(|_| from.end());
-        if read.is_err() || !fields.is_object {
+        if read.is_err() || !fields.is_readable {
             return Self::default();
         }
         fields
     }
 
-    /// Whether the event was a JSON object.
+    /// Whether the event was of its channel's format.
     #[must_use]
-    pub fn is_object(&self) -> bool {
-        self.is_object
+    pub fn is_readable(&self) -> bool {
+        self.is_readable
     }
 
     pub(super) fn get(&self, path: &[String]) -> Option<Value<'_>> {

@@ -12,6 +12,7 @@ use crate::name::Name;
 use crate::read::{At, Field};
 use crate::scalar::{Filled, size_text};
 use crate::suggest::quoted;
+use publication::{Filter, Format};
 
 /// The bytes that an event takes in the buffer beside its own, rounded up; two of the longest have
 /// to fit.
@@ -30,6 +31,7 @@ pub(super) fn settings(form: &EventsForm, of: &Of<'_>, cx: &mut Context<'_, '_>)
         event_bytes: EVENT_BYTES_DEFAULT,
         history: EVENT_HISTORY_DEFAULT,
         wait_ms: 0,
+        format: None,
         subscribers: BTreeMap::new(),
     };
     let made = form.made.value().map_or_else(|| usual.clone(), |made| channel(made, &usual, cx));
@@ -45,7 +47,10 @@ pub(super) fn settings(form: &EventsForm, of: &Of<'_>, cx: &mut Context<'_, '_>)
         let Some(name) = file::check_name(&entry.key.value, &entry.key.span, &mut cx.out) else { continue };
         let Some(at) = &entry.value else { continue };
         let mut admitted = channel(&at.value, &made, cx);
-        admitted.subscribers = subscribers(&at.value, of, &mut filter_bytes, cx);
+        // One that is none has been reported.
+        let format = admitted.format.as_deref().and_then(|text| Format::parse(text).ok()).unwrap_or_default();
+        admitted.subscribers = subscribers(&at.value, (of, &format), &mut filter_bytes, cx);
+        filter_bytes += admitted.format.as_ref().map_or(0, String::len);
         taken += admitted.buffer_bytes;
         if taken > memory_bytes {
             let message = format!(
@@ -95,7 +100,21 @@ fn channel(form: &EventChannelForm, usual: &EventChannel, cx: &mut Context<'_, '
         event_bytes: u32::try_from(event_bytes).unwrap_or(u32::MAX),
         history: form.history.value().map_or(usual.history, |count| count.0),
         wait_ms: form.wait.value().map_or(usual.wait_ms, |millis| millis.0),
+        format: form.format.given().map_or_else(|| usual.format.clone(), |at| Some(format(at, cx))),
         subscribers: BTreeMap::new(),
+    }
+}
+
+/// The format of a channel's events, in its plain form.
+fn format(at: &At<Filled>, cx: &mut Context<'_, '_>) -> String {
+    match Format::parse(&at.value.0) {
+        Ok(format) => format.to_string(),
+        Err(error) => {
+            cx.out
+                .error(Code::BadText, &at.span, error.to_string())
+                .help("as in: format = \"layout temperature:f32@0 zone:text[8]@4\"");
+            Format::Json.to_string()
+        }
     }
 }
 
@@ -103,7 +122,7 @@ fn channel(form: &EventChannelForm, usual: &EventChannel, cx: &mut Context<'_, '
 /// the service has so far.
 fn subscribers(
     form: &EventChannelForm,
-    of: &Of<'_>,
+    (of, format): (&Of<'_>, &Format),
     bytes: &mut usize,
     cx: &mut Context<'_, '_>,
 ) -> BTreeMap<Name, EventFilter> {
@@ -117,7 +136,7 @@ fn subscribers(
                 .help("give it the verb \"subscribe\" in `allow`, or leave it out here");
         }
         let Some(at) = &entry.value else { continue };
-        let Some(filter) = subscriber(at, of, cx) else { continue };
+        let Some(filter) = subscriber(at, (of, format), cx) else { continue };
         *bytes += domain.as_str().len()
             + match &filter {
                 EventFilter::Filter(text) => text.len(),
@@ -138,16 +157,25 @@ fn subscribers(
     admitted
 }
 
-fn subscriber(at: &At<EventSubscriberForm>, of: &Of<'_>, cx: &mut Context<'_, '_>) -> Option<EventFilter> {
+fn subscriber(
+    at: &At<EventSubscriberForm>,
+    (of, format): (&Of<'_>, &Format),
+    cx: &mut Context<'_, '_>,
+) -> Option<EventFilter> {
     match (&at.value.filter, &at.value.module) {
         (Field::Given(filter), Field::Absent) => {
-            if let Err(error) = publication::Filter::parse(&filter.value.0) {
-                let message = format!("{} is no filter: {error}", quoted(&filter.value.0));
+            let text = &filter.value.0;
+            let fault = match Filter::parse(text) {
+                Ok(filter) => format.check(&filter).err().map(|error| error.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(fault) = fault {
+                let message = format!("{} is no filter here: {fault}", quoted(text));
                 cx.out
                     .error(Code::BadText, &filter.span, message)
                     .help("as in: filter = 'temperature > 30 && zone == \"b\"'");
             }
-            Some(EventFilter::Filter(filter.value.0.trim().to_owned()))
+            Some(EventFilter::Filter(text.trim().to_owned()))
         }
         (Field::Absent, Field::Given(module)) => {
             let path = &module.value.0;

@@ -685,6 +685,9 @@ table_form! {
         /// How long a publication may be made to wait for a subscriber that is to lose nothing;
         /// "0s": not at all.
         wait: Millis<0, EVENT_WAIT_MS_MAX> => optional,
+        /// How its events are read for filters: "json", "cbor", or "layout" and the fields that lie
+        /// at fixed places, as in "layout temperature:f32@0 zone:text[8]@4".
+        format: Filled => "json",
         /// The domains whose subscriptions have a filter of the file, and no other. Only of a
         /// channel that the file names.
         subscribers: Named<EventSubscriberForm, EVENT_SUBSCRIBERS_MAX> => optional,

@@ -37,6 +37,9 @@ pub struct EventChannel {
     pub history: u32,
     /// How long a publication may be made to wait for a subscriber.
     pub wait_ms: u64,
+    /// How its events are read for filters; where nothing is said, as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
     /// The filters of these domains' subscriptions: they are shown nothing else.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub subscribers: BTreeMap<Name, EventFilter>,

@@ -80,6 +80,8 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "env-file-wrong-line",
     "environment-own",
     "environment-preload",
+    "events-filter-field",
+    "events-format",
     "events-made-subscribers",
     "events-subscriber-both",
     "events-subscriber-filter",

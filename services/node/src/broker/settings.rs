@@ -24,6 +24,7 @@ fn of_events(settings: &topology::EventsSettings) -> events::Settings {
         event_bytes: it.event_bytes,
         history: u64::from(it.history),
         wait_ms: it.wait_ms,
+        format: it.format.clone(),
     };
     let channels = settings.channels.iter();
     events::Settings {
