@@ -5,12 +5,12 @@
 
 use wire::service::{
     Attributes, Change, Entry, Header, Kind, List, Node, Operation, Phase, Range, Room, SERIAL_BITS, Terms,
-    below, flags, is_target, offset_of, root_of,
+    XattrChange, below, flags, is_target, is_xattr_name, offset_of, root_of,
 };
 
 fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 10 {
+    match kind % 11 {
         0 => {
             if let Ok(node) = Node::decode(bytes) {
                 assert_eq!(node.encode(), bytes);
@@ -60,6 +60,12 @@ fuzz::target!(|bytes: &[u8]| {
             if let Ok(room) = Room::decode(bytes) {
                 assert_eq!(room.encode(), bytes);
                 assert!(room.bytes.1 <= room.bytes.0 && room.nodes.1 <= room.nodes.0);
+            }
+        }
+        9 => {
+            if let Ok(change) = XattrChange::decode(bytes) {
+                assert_eq!(change.encode(), bytes);
+                assert!(is_xattr_name(change.name));
             }
         }
         _ => whole(bytes),

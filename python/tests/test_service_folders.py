@@ -155,7 +155,10 @@ class Folders(Case):
     def test_what_is_impossible_is_refused(self) -> None:
         raw, log = self.raw, self.log
         number = self.make(b"a")
-        for name in (b"", b".", b"..", b"a/b", b"a\0", bytes(256)):
+        self.refuse(errno.ENAMETOOLONG, LOOKUP, file=log, payload=b"x" * 256)
+        self.refuse(errno.ENAMETOOLONG, CHANGE, file=log, payload=change(CREATE, b"x" * 256))
+        self.refuse(errno.ENAMETOOLONG, CHANGE, file=log, payload=change(RENAME, b"a", b"x" * 256, log, 0))
+        for name in (b"", b".", b"..", b"a/b", b"a\0"):
             self.refuse(errno.EINVAL, LOOKUP, file=log, payload=name)
             self.refuse(errno.EINVAL, CHANGE, file=log, payload=change(CREATE, name))
         for payload in (b"", change(CREATE, b"x", b"y"), change(RENAME, b"x"), change(9, b"x"), b"\1\1" + change(CREATE, b"x")[2:]):

@@ -337,9 +337,8 @@ class Served:
         if header.kind in (wire.CHANGE, wire.SET):
             self._check(file.export.change)
         if header.kind == wire.LOOKUP:
-            if not wire.is_name(payload):
-                raise _error(errno.EINVAL)
-            return _Later(file.folder.lookup(call, node, payload), lambda found: found.encode(root))
+            name = wire.decode_lookup(payload)
+            return _Later(file.folder.lookup(call, node, name), lambda found: found.encode(root))
         if header.kind == wire.LIST:
             after, size = wire.decode_range(payload)
             return listed(file.folder.list(call, node, after), size, root)

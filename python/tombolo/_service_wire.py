@@ -202,6 +202,19 @@ def _invalid() -> OSError:
     return OSError(errno.EINVAL, "the payload of a request is impossible")
 
 
+def _too_long() -> OSError:
+    return OSError(errno.ENAMETOOLONG, f"a name has {MAX_NAME_BYTES} bytes at the most")
+
+
+def decode_lookup(payload: bytes) -> bytes:
+    """The name of a ``Lookup``."""
+    if len(payload) > MAX_NAME_BYTES:
+        raise _too_long()
+    if not is_name(payload):
+        raise _invalid()
+    return payload
+
+
 def decode_range(payload: bytes) -> Tuple[int, int]:
     """An offset, or a place in a listing, and how many bytes are wanted."""
     if len(payload) != _LIST.size:
@@ -244,6 +257,8 @@ def decode_change(payload: bytes) -> Change:
     operation, reserved, length, mode, other, uid, gid = _CHANGE.unpack_from(payload)
     names = payload[_CHANGE.size :]
     name, new_name = names[:length], names[length:]
+    if len(name) > MAX_NAME_BYTES or (operation == RENAME and len(new_name) > MAX_NAME_BYTES):
+        raise _too_long()
     if reserved or len(name) != length or not CREATE <= operation <= LINK or not is_name(name):
         raise _invalid()
     if (operation == RENAME) != is_name(new_name) or (operation != RENAME and new_name):

@@ -147,7 +147,8 @@ pub enum Request<'a> {
     Readlink { fid: u32 },
     Getattr { fid: u32 },
     Setattr { fid: u32, valid: u32, mode: u32, uid: u32, gid: u32, size: u64, accessed: Time, changed: Time },
-    Xattr { fid: u32 },
+    XattrWalk { fid: u32, new: u32, name: &'a [u8] },
+    XattrCreate { fid: u32, name: &'a [u8], size: u64, flags: u32 },
     Readdir { fid: u32, offset: u64, count: u32 },
     Fsync { fid: u32 },
     Lock { fid: u32 },
@@ -295,13 +296,12 @@ fn body<'a>(number: u8, f: &mut Fields<'a>) -> Result<Option<Request<'a>>, Ninep
             let (gid, size, accessed, changed) = (f.u32()?, f.u64()?, f.time()?, f.time()?);
             Some(Request::Setattr { fid, valid, mode, uid, gid, size, accessed, changed })
         },
-        XATTRWALK => |f: &mut Fields<'a>| {
-            let (fid, _new, _name) = (f.u32()?, f.u32()?, f.string()?);
-            Some(Request::Xattr { fid })
-        },
+        XATTRWALK => {
+            |f: &mut Fields<'a>| Some(Request::XattrWalk { fid: f.u32()?, new: f.u32()?, name: f.string()? })
+        }
         XATTRCREATE => |f: &mut Fields<'a>| {
-            let (fid, _name, _size, _flags) = (f.u32()?, f.string()?, f.u64()?, f.u32()?);
-            Some(Request::Xattr { fid })
+            let (fid, name, size, flags) = (f.u32()?, f.string()?, f.u64()?, f.u32()?);
+            Some(Request::XattrCreate { fid, name, size, flags })
         },
         READDIR => {
             |f: &mut Fields<'a>| Some(Request::Readdir { fid: f.u32()?, offset: f.u64()?, count: f.u32()? })
@@ -414,6 +414,9 @@ pub enum Reply {
     Mkdir(Qid),
     Renameat,
     Unlinkat,
+    /// Bytes that may be read of the value, or of the list.
+    XattrWalk(u64),
+    XattrCreate,
 }
 
 /// Appends an entry of a listing; false, and nothing is appended, where it would go beyond `most`
@@ -463,6 +466,8 @@ impl Reply {
             Self::Mkdir(_) => number::MKDIR,
             Self::Renameat => number::RENAMEAT,
             Self::Unlinkat => number::UNLINKAT,
+            Self::XattrWalk(_) => number::XATTRWALK,
+            Self::XattrCreate => number::XATTRCREATE,
         };
         request + 1
     }
@@ -510,7 +515,8 @@ impl Reply {
             Self::Getattr(stat) => stat.put(out),
             Self::Statfs(statfs) => statfs.put(out),
             Self::Flush | Self::Clunk | Self::Remove | Self::Rename | Self::Setattr => {}
-            Self::Fsync | Self::Link | Self::Renameat | Self::Unlinkat => {}
+            Self::Fsync | Self::Link | Self::Renameat | Self::Unlinkat | Self::XattrCreate => {}
+            Self::XattrWalk(size) => out.extend_from_slice(&size.to_le_bytes()),
         }
     }
 }

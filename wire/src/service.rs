@@ -8,19 +8,24 @@
 
 mod nodes;
 mod terms;
+mod xattrs;
 
 pub use nodes::{
     Attributes, Change, Entry, List, Node, Operation, Range, Room, below, is_target, offset_of, root_of,
 };
 pub use terms::Terms;
+pub use xattrs::{XattrChange, XattrOperation, are_xattr_names, is_xattr_name};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Newest version of this protocol; an [`Export::version`] says the oldest that has all it uses.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The oldest version with symbolic links ([`Behaviour::Symlink`]) and [`Kind::Room`].
 pub const VERSION_WITH_LINKS: u32 = 4;
+/// The oldest version with extended attributes: [`Kind::GetXattr`], [`Kind::ListXattrs`] and
+/// [`Kind::SetXattr`].
+pub const VERSION_WITH_XATTRS: u32 = 5;
 /// Oldest version that is understood: files that answer, and nothing else.
 pub const VERSION_MIN: u32 = 1;
 /// Bytes of a [`Header`].
@@ -65,6 +70,17 @@ pub const RANGE_BYTES: usize = 12;
 pub const SET_BYTES: usize = 32;
 /// Bytes of a [`Room`].
 pub const ROOM_BYTES: usize = 32;
+/// Bytes of an [`XattrChange`] before its name and its value.
+pub const XATTR_CHANGE_BYTES: usize = 4;
+/// The namespace of the extended attributes that are asked for; no others are.
+pub const XATTR_NAMESPACE: &[u8] = b"user.";
+/// Longest name of an extended attribute, in bytes, the namespace included: as in Linux.
+pub const MAX_XATTR_NAME_BYTES: usize = 255;
+/// Longest value of an extended attribute that [`Kind::SetXattr`] brings, in bytes: what a file
+/// system of the ext family takes at the most beside an inode.
+pub const MAX_XATTR_BYTES: usize = 4096;
+/// Longest value, and longest list of names, that a server tells: as long as Linux knows them.
+pub const MAX_XATTR_ANSWER_BYTES: usize = 64 * 1024;
 /// Bytes of a [`Terms`].
 pub const TERMS_BYTES: usize = 8;
 /// A user or a group that is not said: whoever owns the mount.
@@ -172,6 +188,15 @@ pub enum Kind {
     /// Consumer → backend: how much room the tree has that the node `file` is in. Answered by
     /// [`Room`].
     Room = 25,
+    /// Consumer → backend: the value of an extended attribute of the node `file`; payload is its
+    /// name. Answered by the value.
+    GetXattr = 26,
+    /// Consumer → backend: the names of all extended attributes of the node `file`. Answered by the
+    /// names, each with a NUL behind it.
+    ListXattrs = 27,
+    /// Consumer → backend: changes an extended attribute of the node `file`; payload is an
+    /// [`XattrChange`]. Answered by nothing.
+    SetXattr = 28,
 }
 
 impl TryFrom<u16> for Kind {
@@ -201,6 +226,9 @@ impl TryFrom<u16> for Kind {
             23 => Self::Leave,
             24 => Self::Follow,
             25 => Self::Room,
+            26 => Self::GetXattr,
+            27 => Self::ListXattrs,
+            28 => Self::SetXattr,
             other => return Err(DecodeError::UnknownKind(other)),
         })
     }
@@ -253,6 +281,9 @@ pub enum DecodeError {
     /// A payload with a field that can't be: which one.
     #[error("the payload's {0} is impossible")]
     Payload(&'static str),
+    /// A name that is longer than any may be.
+    #[error("a name of {0} bytes is longer than {MAX_NAME_BYTES}")]
+    LongName(usize),
 }
 
 impl Header {

@@ -11,10 +11,11 @@ use rustix::io::Errno;
 use session::{Answers, CallError, Caller, Control, ControlError, Incoming};
 use wire::service::{
     Attributes, Behaviour, Change, Entry, Export, Kind, List, MAX_RECORD_BYTES, MAX_TRANSFER_BYTES, Node,
-    OWN_FOLDER, OpenInfo, Operation, RECORD_OVERHEAD_BYTES, Range, SESSION_NONE, Terms, ready,
+    OWN_FOLDER, OpenInfo, Operation, RECORD_OVERHEAD_BYTES, Range, SESSION_NONE, Terms, VERSION_WITH_XATTRS,
+    XattrChange, XattrOperation, ready,
 };
 
-use super::{Done, Opened, Stat, View};
+use super::{Done, NOT_SUPPORTED, Opened, Stat, View};
 use crate::TIMEOUT;
 
 /// Credit of a stream whose server leaves it to the reader: a few of the longest records.
@@ -262,6 +263,16 @@ impl Direct {
         let change = Change { operation, mode, other, caller, name, new_name };
         let service = path.split('/').next().unwrap_or_default();
         self.link_to(service)?.ask(Kind::Change, SESSION_NONE, folder, &change.encode())
+    }
+
+    /// Asks about extended attributes, if the server knows of any.
+    fn ask_xattrs(&mut self, path: &str, kind: Kind, payload: &[u8]) -> Done<Vec<u8>> {
+        let number = self.number(path)?;
+        let link = self.link_to(path.split('/').next().unwrap_or_default())?;
+        if link.export.version < VERSION_WITH_XATTRS {
+            return Err(NOT_SUPPORTED);
+        }
+        link.ask(kind, SESSION_NONE, number, payload)
     }
 
     fn open_found(&mut self, service: &str, found: Found, flags: u32) -> Done<Opened> {
@@ -626,5 +637,24 @@ impl View for Direct {
         let service = path.split('/').next().unwrap_or_default();
         let payload = Attributes { size, mode, changed: None }.encode();
         self.link_to(service)?.ask(Kind::Set, SESSION_NONE, number, &payload).map(drop)
+    }
+
+    fn xattr(&mut self, path: &str, name: &str) -> Done<Vec<u8>> {
+        self.ask_xattrs(path, Kind::GetXattr, name.as_bytes())
+    }
+
+    fn xattrs(&mut self, path: &str) -> Done<Vec<u8>> {
+        self.ask_xattrs(path, Kind::ListXattrs, b"")
+    }
+
+    fn set_xattr(&mut self, path: &str, name: &str, value: Option<&[u8]>, flags: u32) -> Done<()> {
+        let operation = match (value, flags) {
+            (None, _) => XattrOperation::Remove,
+            (_, 0) => XattrOperation::Set,
+            (_, 1) => XattrOperation::Create,
+            _ => XattrOperation::Replace,
+        };
+        let change = XattrChange { operation, name: name.as_bytes(), value: value.unwrap_or_default() };
+        self.ask_xattrs(path, Kind::SetXattr, &change.encode()).map(drop)
     }
 }

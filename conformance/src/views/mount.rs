@@ -9,11 +9,14 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::{Done, Opened, Stat, View};
 use crate::TIMEOUT;
+
+/// The longest value, and the longest list of names.
+const XATTR_BYTES: usize = 64 * 1024;
 
 /// A folder in which services are mounted.
 #[derive(Debug)]
@@ -166,5 +169,28 @@ impl View for Mount {
         let Some(size) = size else { return Ok(()) };
         let file = rustix::fs::open(&path, OFlags::WRONLY, Mode::empty()).map_err(errno)?;
         rustix::fs::ftruncate(file, size).map_err(errno)
+    }
+
+    fn xattr(&mut self, path: &str, name: &str) -> Done<Vec<u8>> {
+        let mut value = vec![0; XATTR_BYTES];
+        let length = rustix::fs::lgetxattr(self.srv.join(path), name, &mut value[..]).map_err(errno)?;
+        value.truncate(length);
+        Ok(value)
+    }
+
+    fn xattrs(&mut self, path: &str) -> Done<Vec<u8>> {
+        let mut names = vec![0; XATTR_BYTES];
+        let length = rustix::fs::llistxattr(self.srv.join(path), &mut names[..]).map_err(errno)?;
+        names.truncate(length);
+        Ok(names)
+    }
+
+    fn set_xattr(&mut self, path: &str, name: &str, value: Option<&[u8]>, flags: u32) -> Done<()> {
+        let path = self.srv.join(path);
+        match value {
+            Some(value) => rustix::fs::lsetxattr(path, name, value, XattrFlags::from_bits_retain(flags)),
+            None => rustix::fs::lremovexattr(path, name),
+        }
+        .map_err(errno)
     }
 }

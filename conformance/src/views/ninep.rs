@@ -24,6 +24,8 @@ const OPEN: u8 = 12;
 const CREATE: u8 = 14;
 const GET_ATTRIBUTES: u8 = 24;
 const SET_ATTRIBUTES: u8 = 26;
+const XATTR_WALK: u8 = 30;
+const XATTR_CREATE: u8 = 32;
 const READ_FOLDER: u8 = 40;
 const SYNC: u8 = 50;
 const VERSION: u8 = 100;
@@ -331,5 +333,37 @@ impl View for Ninep {
             let words = [fid, valid, mode.unwrap_or(0), 0, 0].map(u32::to_le_bytes).concat();
             client.ask(SET_ATTRIBUTES, &[&words, &size.unwrap_or(0).to_le_bytes(), &[0; 32]]).map(drop)
         })
+    }
+
+    fn xattr(&mut self, path: &str, name: &str) -> Done<Vec<u8>> {
+        self.with(path, |client, fid| {
+            client.last_fid += 1;
+            let new = client.last_fid;
+            let fields = [&fid.to_le_bytes()[..], &new.to_le_bytes(), &string(name.as_bytes())];
+            let size = u64::from_le_bytes(number(&client.ask(XATTR_WALK, &fields)?, 0));
+            let read = client.read(Opened(new as usize), 0, size as usize);
+            client.clunk(new);
+            read
+        })
+    }
+
+    fn xattrs(&mut self, path: &str) -> Done<Vec<u8>> {
+        self.xattr(path, "")
+    }
+
+    fn set_xattr(&mut self, path: &str, name: &str, value: Option<&[u8]>, flags: u32) -> Done<()> {
+        const REPLACE: u32 = 2;
+        let fid = self.walk(path)?;
+        // As the kernel's client: a removal is a replacement by nothing.
+        let (value, flags) = value.map_or((&b""[..], REPLACE), |value| (value, flags));
+        let (size, flags) = ((value.len() as u64).to_le_bytes(), flags.to_le_bytes());
+        let fields = [&fid.to_le_bytes()[..], &string(name.as_bytes()), &size, &flags];
+        let created = self.ask(XATTR_CREATE, &fields);
+        let written = created.and_then(|_| match value {
+            b"" => Ok(0),
+            _ => self.write(Opened(fid as usize), 0, value),
+        });
+        let clunked = self.ask(CLUNK, &[&fid.to_le_bytes()]);
+        written.and(clunked).map(drop)
     }
 }

@@ -304,6 +304,7 @@ fn folder(run: &mut Run<'_>, at: &str) {
         run.stat(what, &path("data"));
         run.cat(what, &path("data"));
     }
+    xattrs(run, &own);
     run.put("anew", &path("data"), b"0123456789");
     flags(run, &path("data"));
     wrong(run, &own);
@@ -331,6 +332,45 @@ fn folder(run: &mut Run<'_>, at: &str) {
     }
     run.stat("without a name", &path("many/moved"));
     sweep(run, &own);
+}
+
+/// Extended attributes of a file and of a folder, set and removed again.
+fn xattrs(run: &mut Run<'_>, own: &str) {
+    const CREATE: u32 = 1;
+    const REPLACE: u32 = 2;
+    let file = format!("{own}/data");
+    let none = format!("{own}/none");
+    for (what, path, name, value, flags) in [
+        ("anew", &file, "user.a", Some(&b"one\0two"[..]), CREATE),
+        ("anew twice", &file, "user.a", Some(b"other"), CREATE),
+        ("over it", &file, "user.a", Some(b"12"), 0),
+        ("in its place", &file, "user.a", Some(b"3"), REPLACE),
+        ("in nothing's place", &file, "user.b", Some(b"x"), REPLACE),
+        ("to nothing", &file, "user.b", Some(b""), 0),
+        ("of a folder", &own.to_owned(), "user.a", Some(b"folder"), 0),
+        ("for the system", &file, "system.tombolo", Some(b"x"), 0),
+        ("away that is none", &file, "user.none", None, 0),
+        ("of what is not there", &none, "user.a", Some(b"x"), 0),
+    ] {
+        let set = run.view.set_xattr(path, name, value, flags);
+        let _ = run.note(&format!("setxattr {what}"), set);
+        let value = run.view.xattr(path, name).map(text);
+        let _ = run.note(&format!("getxattr {what}"), value);
+    }
+    for path in [&file, own, &none] {
+        let names = run.view.xattrs(path).map(|names| {
+            let mut names: Vec<_> = names.split(|&byte| byte == 0).map(<[u8]>::to_vec).map(text).collect();
+            names.sort();
+            names
+        });
+        let _ = run.note("listxattr", names);
+    }
+    for name in ["user.a", "user.b", "user.b"] {
+        let removed = run.view.set_xattr(&file, name, None, 0);
+        let _ = run.note("removexattr", removed);
+    }
+    let names = run.view.xattrs(&file).map(text);
+    let _ = run.note("listxattr of none", names);
 }
 
 /// Many names: of any bytes that text can have here, listed part by part.

@@ -184,6 +184,45 @@ fn links_are_followed_by_whoever_opens_them_and_df_shows_the_quota() {
     assert_eq!(room, "4096 4096 100\n");
 }
 
+/// Attributes of users are the file's, in every domain; others are refused as what no file system
+/// here has.
+#[test]
+fn extended_attributes_are_seen_by_all_domains() {
+    let Some(node) = start("settings = { bytes = \"16MiB\", inodes = 100 }") else { return };
+    let python = |domain: &str, code: &str| {
+        let code = format!(
+            "import os,errno\np='/srv/tree/f'\ndef no(e,f,*a):\n try: f(*a)\n except OSError as x: assert x.errno==e,x\n \
+             else: raise SystemExit('%s was done'%(a,))\n{code}"
+        );
+        node.ok(&["exec", domain, "--", "/usr/bin/python3", "-c", &code])
+    };
+    node.shell_ok("hall", "echo one > /srv/tree/f; mkdir /srv/tree/d; ln -s f /srv/tree/l");
+    python("hall", "os.setxattr(p,'user.origin',b'http://\\0x'); os.setxattr('/srv/tree/d','user.d',b'')");
+    let seen = "print(os.listxattr(p),os.getxattr(p,'user.origin'),os.listxattr('/srv/tree/d'))";
+    let all = "['user.origin'] b'http://\\x00x' ['user.d']\n";
+    assert_eq!((python("attic", seen), python("cellar", seen)), (all.to_owned(), all.to_owned()));
+    python("cellar", "no(errno.EACCES,os.setxattr,p,'user.x',b'')");
+    let attic = "no(errno.EEXIST,os.setxattr,p,'user.origin',b'',os.XATTR_CREATE)\n\
+         no(errno.ENODATA,os.setxattr,p,'user.none',b'',os.XATTR_REPLACE)\n\
+         no(errno.ENODATA,os.getxattr,p,'user.none')\n\
+         no(errno.ERANGE,os.setxattr,p,'user.long',bytes(5000))\n\
+         no(errno.EOPNOTSUPP,os.getxattr,p,'security.capability')\n\
+         no(errno.EOPNOTSUPP,os.setxattr,p,'system.posix_acl_access',b'')\n\
+         no(errno.EPERM,lambda: os.setxattr('/srv/tree/l','user.x',b'',follow_symlinks=False))\n\
+         no(errno.EOPNOTSUPP,os.getxattr,'/srv/self/name','user.x')\n\
+         no(errno.EOPNOTSUPP,os.listxattr,'/srv/self/name')\n\
+         why=n=0\nwhile not why and n<1000:\n try: os.setxattr(p,'user.%d'%n,b'x'*300); n+=1\n except OSError as e: why=e.errno\n\
+         assert why==errno.ENOSPC and n>5,(n,why)\n\
+         os.removexattr(p,'user.origin')";
+    python("attic", attic);
+    node.shell_ok("hall", "cp -a /srv/tree/f /srv/tree/copy && mv /srv/tree/copy /srv/tree/f");
+    node::kill(server(&node));
+    let left = "names=os.listxattr(p); assert 'user.origin' not in names and len(names)>5,names\nprint(os.getxattr(p,'user.0')==b'x'*300)";
+    assert_eq!(python("cellar", left), "True\n");
+    // The long name is told as what it is.
+    python("hall", "no(errno.ENAMETOOLONG,open,'/srv/tree/'+'n'*256,'w'); open('/srv/tree/'+'n'*255,'w')");
+}
+
 #[test]
 fn git_keeps_a_repository_in_a_tree() {
     let Some(node) = start("") else { return };

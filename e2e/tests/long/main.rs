@@ -2,6 +2,7 @@
 //! as left out.
 
 mod events;
+mod file_suites;
 mod guest;
 #[path = "../all/leaks.rs"]
 mod leaks;

@@ -4,7 +4,7 @@ use crate::call::{Call, Reply};
 use crate::folder::Folder;
 use crate::stream::Stream;
 use rustix::io::Errno;
-use wire::service::{Behaviour, FileExport, VERSION_MIN, VERSION_WITH_LINKS};
+use wire::service::{Behaviour, FileExport, VERSION_MIN, VERSION_WITH_LINKS, VERSION_WITH_XATTRS};
 
 type Opened<S> = Box<dyn FnMut(&mut S, &mut Call<'_>) -> Result<(), Errno>>;
 type Closed<S> = Box<dyn FnMut(&mut S, &mut Call<'_>)>;
@@ -56,7 +56,14 @@ impl<S> File<S> {
     /// Nodes below this folder may be symbolic links, and [`Folder::room`] is asked. Consumers that
     /// are older than that do not get the service.
     pub fn with_links(&mut self) -> &mut Self {
-        self.version = VERSION_WITH_LINKS;
+        self.version = self.version.max(VERSION_WITH_LINKS);
+        self
+    }
+
+    /// Nodes below this folder may have extended attributes: [`Folder::xattr`] and what follows it
+    /// there are asked. Consumers that are older than that do not get the service.
+    pub fn with_xattrs(&mut self) -> &mut Self {
+        self.version = self.version.max(VERSION_WITH_XATTRS);
         self
     }
 

@@ -1,7 +1,7 @@
 //! Folders of which only the service knows what is in them.
 
 use crate::call::{Call, Reply};
-use ::wire::service::{self as wire, Attributes, Behaviour, Entry, OWNER_NONE, Room};
+use ::wire::service::{self as wire, Attributes, Behaviour, Entry, OWNER_NONE, Room, XattrChange};
 use rustix::io::Errno;
 
 /// The serial number of the folder itself.
@@ -275,5 +275,29 @@ pub trait Folder {
     /// The errno of the caller.
     fn room(&mut self, call: &mut Call<'_>, node: u32) -> Result<Room, Errno> {
         Ok(Room::default())
+    }
+    /// Returns the value of an extended attribute: of a folder that says
+    /// [`crate::File::with_xattrs`]; also of all below. Names have their namespace.
+    ///
+    /// # Errors
+    /// `ENODATA` where there is none; `EOPNOTSUPP` where the node has none at all, or none of this
+    /// namespace.
+    fn xattr(&mut self, call: &mut Call<'_>, node: u32, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// Returns the names of all extended attributes, each with a NUL behind it.
+    ///
+    /// # Errors
+    /// As of [`Folder::xattr`].
+    fn xattrs(&mut self, call: &mut Call<'_>, node: u32) -> Result<Vec<u8>, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// Sets or removes an extended attribute.
+    ///
+    /// # Errors
+    /// As of [`Folder::xattr`]; `EEXIST`; `ERANGE` where the value is too long, `ENOSPC` where the
+    /// node has too much of them.
+    fn set_xattr(&mut self, call: &mut Call<'_>, node: u32, change: &XattrChange<'_>) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
     }
 }

@@ -4,8 +4,8 @@ use crate::call::{Call, Reply};
 use crate::folder::{Folder, Listing, Node, ROOT};
 use rustix::io::Errno;
 use wire::service::{
-    Attributes, Change, Kind, List, MAX_ANSWER_BYTES, Operation, Range, SERIAL_BITS, below, offset_of,
-    root_of,
+    Attributes, Change, DecodeError, Kind, List, MAX_ANSWER_BYTES, MAX_NAME_BYTES, Operation, Range,
+    SERIAL_BITS, XattrChange, below, is_xattr_name, offset_of, root_of,
 };
 
 /// Most bytes of one part of a listing, whatever is asked for: some hundreds of names, and the next
@@ -31,10 +31,18 @@ pub fn ask(
 ) -> Result<Vec<u8>, Errno> {
     let said = |node: Node| node.on_the_wire(root).map(|node| node.encode().to_vec());
     match kind {
+        Kind::Lookup if payload.len() > MAX_NAME_BYTES => Err(Errno::NAMETOOLONG),
         Kind::Lookup => said(folder.lookup(call, node, payload)?),
         Kind::Stat => said(folder.stat(call, node)?),
         Kind::Follow => folder.follow(call, node),
         Kind::Room => folder.room(call, node).map(|room| room.encode().to_vec()),
+        Kind::GetXattr if !is_xattr_name(payload) => Err(Errno::INVAL),
+        Kind::GetXattr => folder.xattr(call, node, payload),
+        Kind::ListXattrs => folder.xattrs(call, node),
+        Kind::SetXattr => {
+            let change = XattrChange::decode(payload).map_err(|_| Errno::INVAL)?;
+            folder.set_xattr(call, node, &change).map(|()| Vec::new())
+        }
         Kind::Set => {
             let attributes = Attributes::decode(payload).map_err(|_| Errno::INVAL)?;
             said(folder.set(call, node, &attributes)?)
@@ -47,7 +55,10 @@ pub fn ask(
             listing.fault.map_or(Ok(listing.bytes), Err)
         }
         Kind::Change => {
-            let change = Change::decode(payload).map_err(|_| Errno::INVAL)?;
+            let change = Change::decode(payload).map_err(|error| match error {
+                DecodeError::LongName(_) => Errno::NAMETOOLONG,
+                _ => Errno::INVAL,
+            })?;
             changed(folder, call, (root, node), &change)
         }
         _ => Err(Errno::OPNOTSUPP),

@@ -14,6 +14,7 @@ mod room;
 mod scan;
 mod store;
 mod tree;
+mod xattrs;
 
 pub use kind::Kind;
 pub use room::Limits;
@@ -46,7 +47,7 @@ pub fn service(
     let store = Store::open(&place, limits(&settings)).map_err(|error| error.to_string())?;
     let store = Rc::new(RefCell::new(store));
     let mut files = Service::new(name, Rc::clone(&store)).map_err(said)?;
-    files.folder(wire::service::OWN_FOLDER, READ, Some(WRITE), Tree::new(store)?).with_links();
+    files.folder(wire::service::OWN_FOLDER, READ, Some(WRITE), Tree::new(store)?).with_xattrs();
     files.every(SWEEP, |store| store.borrow_mut().sweep(Instant::now()));
     let before = settings;
     files.on_settings(move |store, value| {

@@ -251,6 +251,16 @@ impl Store {
         Ok(self.files.put(serial, opened))
     }
 
+    /// A file or a folder, open for calls about its attributes.
+    pub(crate) fn file_or_folder(&mut self, serial: u32) -> Result<Arc<OwnedFd>, Errno> {
+        if self.kind(serial)? != Kind::Folder {
+            return self.file(serial);
+        }
+        let path = self.folder(serial)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        sys::beneath::open(&*path, c".", flags, Mode::empty()).map(Arc::new)
+    }
+
     pub(crate) fn kind(&self, serial: u32) -> Result<Kind, Errno> {
         if serial == service::ROOT { Ok(Kind::Folder) } else { self.numbers.get(serial).map(|it| it.kind) }
     }
@@ -688,7 +698,7 @@ impl Store {
     }
 
     /// Counts what a file takes now.
-    fn measure(&mut self, serial: u32, file: &OwnedFd) -> Result<(), Errno> {
+    pub(crate) fn measure(&mut self, serial: u32, file: &OwnedFd) -> Result<(), Errno> {
         let after = bytes_of(&fstat(file)?);
         let entry = self.numbers.get_mut(serial)?;
         let before = std::mem::replace(&mut entry.bytes, after);
@@ -713,12 +723,7 @@ impl Store {
             Kind::Link => return self.set_link(serial, wanted),
             kind => kind == Kind::Folder,
         };
-        let open = if is_folder {
-            let path = self.folder(serial)?;
-            Arc::new(sys::beneath::open(&*path, c".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
-        } else {
-            self.file(serial)?
-        };
+        let open = self.file_or_folder(serial)?;
         if let Some(size) = wanted.size {
             if is_folder {
                 return Err(Errno::ISDIR);

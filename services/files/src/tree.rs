@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use wire::files::WRITE;
-use wire::service::{Attributes, Room};
+use wire::service::{Attributes, Room, XattrChange};
 
 /// Flags of open(2).
 const TRUNCATE: u32 = 0o1000;
@@ -168,6 +168,18 @@ impl Folder for Tree {
 
     fn room(&mut self, _: &mut Call<'_>, _: u32) -> Result<Room, Errno> {
         self.store.borrow().room_left()
+    }
+
+    fn xattr(&mut self, _: &mut Call<'_>, serial: u32, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.store.borrow_mut().xattr(serial, name)
+    }
+
+    fn xattrs(&mut self, _: &mut Call<'_>, serial: u32) -> Result<Vec<u8>, Errno> {
+        self.store.borrow_mut().xattrs(serial)
+    }
+
+    fn set_xattr(&mut self, _: &mut Call<'_>, serial: u32, change: &XattrChange<'_>) -> Result<(), Errno> {
+        self.store.borrow_mut().set_xattr(serial, change)
     }
 }
 

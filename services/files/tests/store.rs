@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use wire::service::Attributes;
+use wire::service::{Attributes, XattrChange, XattrOperation};
 
 const PLENTY: Limits = Limits { bytes: 1 << 30, inodes: 200_000 };
 
@@ -428,4 +428,60 @@ fn deep_trees_end_where_paths_end() {
     let mut next = store_again(at.path());
     assert!(next.lookup(ROOT, b"d").is_ok());
     sys::tree::remove(&PathBuf::from(at.path())).expect("removed");
+}
+
+fn xattr(store: &mut Store, serial: u32, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    store.set_xattr(serial, &XattrChange { operation: XattrOperation::Set, name, value })
+}
+
+#[test]
+fn extended_attributes_are_those_of_users_and_bounded() {
+    let (at, mut store) = fresh();
+    let file = make(&mut store, ROOT, "f", b"bytes");
+    let folder = store.make_folder(ROOT, b"d", 0o755).expect("made").serial;
+    let link = store.symlink(ROOT, b"l", b"f").expect("made").serial;
+    match xattr(&mut store, file, b"user.a", b"one") {
+        Err(Errno::OPNOTSUPP) => {
+            eprintln!("skipped: the file system of {} has no extended attributes", at.path().display());
+            return;
+        }
+        other => other.expect("set"),
+    }
+    xattr(&mut store, folder, b"user.a", b"two").expect("of a folder");
+    xattr(&mut store, ROOT, b"user.a", b"three").expect("of the root");
+    assert_eq!(store.xattr(file, b"user.a").expect("there"), b"one");
+    assert_eq!(store.xattr(folder, b"user.a").expect("there"), b"two");
+    assert_eq!(store.xattr(ROOT, b"user.a").expect("there"), b"three");
+    assert_eq!(store.xattr(file, b"user.b"), Err(Errno::NODATA));
+    assert_eq!(store.xattrs(file).expect("a list"), b"user.a\0");
+    // A link has none, and nothing of the file that it leads to.
+    assert_eq!(xattr(&mut store, link, b"user.a", b"x"), Err(Errno::PERM));
+    assert_eq!((store.xattr(link, b"user.a"), store.xattrs(link)), (Err(Errno::NODATA), Ok(Vec::new())));
+    // Other namespaces are a kernel's or an administrator's, whatever this process may do.
+    let path = at.path().join("f");
+    let seen = rustix::fs::setxattr(&path, c"trusted.t", b"secret", rustix::fs::XattrFlags::empty()).is_ok();
+    for name in [&b"trusted.t"[..], b"security.capability", b"system.posix_acl_access", b"a", b"useR.a"] {
+        assert_eq!(xattr(&mut store, file, name, b"x"), Err(Errno::OPNOTSUPP), "{name:?}");
+        assert_eq!(store.xattr(file, name), Err(Errno::OPNOTSUPP), "{name:?}");
+    }
+    assert_eq!(xattr(&mut store, file, b"user.", b"x"), Err(Errno::INVAL));
+    assert_eq!(store.xattrs(file).expect("a list"), b"user.a\0", "and not {seen}: trusted.t");
+    // So long, so many, so much.
+    assert_eq!(xattr(&mut store, file, b"user.a", &[b'x'; 4097]), Err(Errno::RANGE));
+    assert_eq!(store.xattr(file, b"user.a").expect("as before"), b"one");
+    let many = (0..100).map(|at| xattr(&mut store, file, format!("user.n{at}").as_bytes(), b""));
+    let refused: Vec<Errno> = many.filter_map(Result::err).collect();
+    assert!(refused.len() >= 100 - 63 && refused.iter().all(|errno| *errno == Errno::NOSPC), "{refused:?}");
+    let large = (0..6).map(|at| xattr(&mut store, folder, format!("user.n{at}").as_bytes(), &[7; 3000]));
+    assert!(large.filter_map(Result::err).any(|errno| errno == Errno::NOSPC));
+    // The next server knows them.
+    drop(store);
+    let mut store = self::store(at.path(), Limits { bytes: 1, inodes: 100 });
+    let file = store.lookup(ROOT, b"f").expect("there").serial;
+    assert_eq!(store.xattr(file, b"user.a").expect("there"), b"one");
+    // A quota that is used up lets nobody keep bytes here, but take them away.
+    assert_eq!(xattr(&mut store, file, b"user.a", b"more"), Err(Errno::DQUOT));
+    let away = XattrChange { operation: XattrOperation::Remove, name: b"user.a", value: b"" };
+    store.set_xattr(file, &away).expect("removed");
+    assert_eq!(store.set_xattr(file, &away), Err(Errno::NODATA));
 }

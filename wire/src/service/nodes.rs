@@ -285,7 +285,7 @@ impl<'a> Change<'a> {
     /// The change in exactly these bytes.
     ///
     /// # Errors
-    /// [`DecodeError::Payload`].
+    /// [`DecodeError::LongName`], [`DecodeError::Payload`].
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let (head, names) = bytes.split_at_checked(CHANGE_BYTES).ok_or(DecodeError::Payload("length"))?;
         let operation = match head[0] {
@@ -301,6 +301,10 @@ impl<'a> Change<'a> {
         let length = usize::from(u16::from_le_bytes([head[2], head[3]]));
         let (name, new_name) =
             names.split_at_checked(length).ok_or(DecodeError::Payload("length of a name"))?;
+        let new_name_is_long = operation == Operation::Rename && new_name.len() > MAX_NAME_BYTES;
+        if name.len() > MAX_NAME_BYTES || new_name_is_long {
+            return Err(DecodeError::LongName(name.len().max(new_name.len())));
+        }
         let fits = match operation {
             Operation::Rename => is_name(new_name),
             Operation::Symlink => is_target(new_name),

@@ -20,6 +20,7 @@ mod simulation;
 mod streams;
 mod takeover;
 mod targets;
+mod xattrs;
 
 use std::collections::{BTreeMap, HashMap};
 

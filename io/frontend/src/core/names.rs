@@ -25,7 +25,7 @@ pub(super) fn take<T: FromBytes>(body: &[u8]) -> Result<(T, &[u8]), Errno> {
 }
 
 /// A name as `LOOKUP` brings it: up to its NUL.
-fn name(body: &[u8]) -> &[u8] {
+pub(super) fn name(body: &[u8]) -> &[u8] {
     body.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
@@ -103,10 +103,6 @@ impl<H: Host> Core<H> {
             fuse::FUSE_ACCESS
             // It makes a node and opens it instead.
             | fuse::FUSE_CREATE
-            | fuse::FUSE_GETXATTR
-            | fuse::FUSE_LISTXATTR
-            | fuse::FUSE_SETXATTR
-            | fuse::FUSE_REMOVEXATTR
             | fuse::FUSE_LSEEK
             | fuse::FUSE_GETLK
             | fuse::FUSE_SETLK
@@ -114,6 +110,10 @@ impl<H: Host> Core<H> {
             | fuse::FUSE_FALLOCATE
             | fuse::FUSE_COPY_FILE_RANGE
             | fuse::FUSE_BMAP => Err(Errno::NOSYS),
+            fuse::FUSE_GETXATTR => self.get_xattr(call, node()?, body),
+            fuse::FUSE_LISTXATTR => self.list_xattrs(call, node()?, body),
+            fuse::FUSE_SETXATTR => self.set_xattr(call, node()?, body),
+            fuse::FUSE_REMOVEXATTR => self.remove_xattr(call, node()?, name(body)),
             fuse::FUSE_READLINK => self.readlink(call, node()?),
             _ => {
                 self.counters.unknown += 1;

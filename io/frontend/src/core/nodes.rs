@@ -8,7 +8,8 @@ use polyfuse_kernel as fuse;
 use rustix::io::Errno;
 use wire::service::{
     Attributes, Behaviour, Change, DecodeError, Entry, Kind, List, MAX_NAME_BYTES, MAX_TARGET_BYTES,
-    Node as Described, Operation, Room, SESSION_NONE, is_target, root_of,
+    MAX_XATTR_ANSWER_BYTES, Node as Described, Operation, Room, SESSION_NONE, are_xattr_names, is_target,
+    root_of,
 };
 use zerocopy::IntoBytes;
 
@@ -46,6 +47,9 @@ pub(super) enum Then {
     Target,
     /// The room of a tree is told.
     Room,
+    /// The value of an extended attribute is told, or their names: so many bytes at the most; 0
+    /// asks for how many there are.
+    Xattr { most: u32, is_list: bool },
     /// Something was done that nobody wants to know more of.
     Done,
 }
@@ -99,7 +103,7 @@ impl<H: Host> Core<H> {
     pub(super) fn lose_node(&mut self, key: u64, deadline: u64, untouched: bool) {
         let Some(parked) = self.parked.get_mut(&key) else { return };
         parked.tag = None;
-        let changes = matches!(&parked.op, Op::Node(ask) if matches!(ask.kind, Kind::Change | Kind::Set));
+        let changes = matches!(&parked.op, Op::Node(ask) if matches!(ask.kind, Kind::Change | Kind::Set | Kind::SetXattr));
         if changes && !untouched {
             if let Some(parked) = self.unpark(key) {
                 self.refuse(parked.call, Errno::CONNRESET);
@@ -174,6 +178,12 @@ impl<H: Host> Core<H> {
                 let st = room(&Room::decode(bytes)?);
                 self.answer(call, fuse::fuse_statfs_out { st }.as_bytes());
             }
+            Then::Xattr { most, is_list } => {
+                if *is_list && !are_xattr_names(bytes) || bytes.len() > MAX_XATTR_ANSWER_BYTES {
+                    return Err(DecodeError::Payload("extended attribute").into());
+                }
+                self.answer_xattr(call, *most, bytes);
+            }
             Then::Listing { .. } => {
                 let listing = self.listing(ask, bytes)?;
                 self.answer(call, &listing);
@@ -230,7 +240,7 @@ impl<H: Host> Core<H> {
         Ok(())
     }
 
-    fn may_see(&self, at: (usize, u32)) -> Result<(), Errno> {
+    pub(super) fn may_see(&self, at: (usize, u32)) -> Result<(), Errno> {
         match self.tree.rights(at) {
             Some((true, _)) => Ok(()),
             Some((false, _)) => Err(Errno::ACCESS),
@@ -238,7 +248,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    fn may_change(&self, at: (usize, u32)) -> Result<(), Errno> {
+    pub(super) fn may_change(&self, at: (usize, u32)) -> Result<(), Errno> {
         match self.tree.rights(at) {
             Some((_, Some(true))) => Ok(()),
             Some((_, Some(false))) => Err(Errno::ACCESS),

@@ -41,7 +41,7 @@ pub(super) async fn serve(connection: &Connection, job: &Job, request: Request<'
     match request {
         Request::Attach { fid, aname } => calls.attach(fid, aname).await,
         Request::Walk { fid, new, names } => calls.walk(fid, new, &names).await,
-        Request::Clunk { fid } => connection.clunk(fid).map(|()| Reply::Clunk),
+        Request::Clunk { fid } => calls.clunk(fid).await,
         Request::Getattr { fid } => calls.getattr(&connection.fid(fid)?).await,
         Request::Setattr { .. } => calls.setattr(&request).await,
         Request::Open { fid, flags } => calls.open(fid, flags).await,
@@ -61,18 +61,18 @@ pub(super) async fn serve(connection: &Connection, job: &Job, request: Request<'
         // The kernel's clients use Tunlinkat and Trenameat; a fid's own name may be another node's
         // by now.
         Request::Remove { fid } => connection.clunk(fid).and(Err(Errno::OPNOTSUPP)),
-        Request::Rename { fid, .. } | Request::Xattr { fid } | Request::Lock { fid } => {
-            connection.fid(fid).and(Err(Errno::OPNOTSUPP))
-        }
+        Request::XattrWalk { fid, new, name } => calls.walk_to_xattr(fid, new, name).await,
+        Request::XattrCreate { fid, name, size, flags } => calls.create_xattr(fid, name, (size, flags)).await,
+        Request::Rename { fid, .. } | Request::Lock { fid } => connection.fid(fid).and(Err(Errno::OPNOTSUPP)),
         // Who connects has shown who it is: no errno means that nothing has to be shown.
         Request::Auth => Ok(Reply::Error(0)),
         Request::Version { .. } | Request::Flush { .. } => Err(Errno::INVAL),
     }
 }
 
-struct Calls<'a> {
-    connection: &'a Connection,
-    job: &'a Job,
+pub(super) struct Calls<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) job: &'a Job,
 }
 
 /// The fixed part of an answer.
@@ -107,11 +107,11 @@ fn step(from: &Rc<Place>, qid: Qid) -> Result<Rc<Place>> {
 }
 
 impl Calls<'_> {
-    async fn ask(&self, opcode: u32, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>> {
+    pub(super) async fn ask(&self, opcode: u32, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>> {
         self.connection.questions.ask(self.job, (opcode, node), self.connection.peer, parts).await
     }
 
-    async fn attributes(&self, node: u64) -> Result<fuse::fuse_attr> {
+    pub(super) async fn attributes(&self, node: u64) -> Result<fuse::fuse_attr> {
         let wanted = fuse::fuse_getattr_in::default();
         let answer = self.ask(fuse::FUSE_GETATTR, node, &[wanted.as_bytes()]).await?;
         Ok(take::<fuse::fuse_attr_out>(&answer)?.attr)
@@ -342,6 +342,7 @@ impl Calls<'_> {
         let (fh, flags) = match fid.opened {
             Some(Opened::File(fh, flags)) if flags & ACCESS != WRITE_ONLY => (fh, flags),
             Some(Opened::Folder) => return Err(Errno::ISDIR),
+            Some(Opened::Xattr(name)) => return self.read_xattr(fid.place.qid.path, &name, offset).await,
             _ => return Err(Errno::BADF),
         };
         let size = self.job.promised as u32;
@@ -356,6 +357,7 @@ impl Calls<'_> {
         let fid = self.connection.fid(fid)?;
         let (fh, flags) = match fid.opened {
             Some(Opened::File(fh, flags)) if flags & ACCESS != READ_ONLY => (fh, flags),
+            Some(Opened::NewXattr(xattr)) => return xattr.write(offset, data),
             _ => return Err(Errno::BADF),
         };
         let size = data.len() as u32;
@@ -368,7 +370,7 @@ impl Calls<'_> {
         let fid = self.connection.fid(fid)?;
         match fid.opened {
             Some(Opened::Folder) => {}
-            Some(Opened::File(..)) => return Err(Errno::NOTDIR),
+            Some(_) => return Err(Errno::NOTDIR),
             None => return Err(Errno::BADF),
         }
         let most = self.job.promised;
@@ -391,7 +393,7 @@ impl Calls<'_> {
     async fn fsync(&self, fid: u32) -> Result<Reply> {
         let fid = self.connection.fid(fid)?;
         match fid.opened {
-            None => return Err(Errno::BADF),
+            None | Some(Opened::Xattr(_) | Opened::NewXattr(_)) => return Err(Errno::BADF),
             Some(Opened::Folder) => {}
             Some(Opened::File(fh, _)) => {
                 let sync = fuse::fuse_fsync_in { fh, ..Default::default() };

@@ -10,6 +10,7 @@ use wire::ninep::{Qid, Reply};
 
 use super::permission::Peer;
 use super::questions::{Job, Questions};
+use super::xattrs::NewXattr;
 use super::{ANSWER_BYTES_MAX, FIDS_MAX, MESSAGE_BYTES_MIN, READ_BYTES_MIN};
 
 /// A node, and how it was come by: `..` leads back.
@@ -21,11 +22,15 @@ pub(super) struct Place {
 }
 
 /// An open file of a fid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Opened {
     Folder,
     /// The core's number of it, and the flags of open(2).
     File(u64, u32),
+    /// An extended attribute that is read, by its name; without one, the list of all.
+    Xattr(Rc<[u8]>),
+    /// An extended attribute that is set when the fid is given up.
+    NewXattr(Rc<NewXattr>),
 }
 
 /// A client's name of a node.
@@ -194,6 +199,12 @@ impl Connection {
         drop(fids);
         self.close(&Fid { place, opened: Some(opened), serial });
         Err(Errno::BADF)
+    }
+
+    /// How many extended attributes are being set.
+    pub(super) fn new_xattrs(&self) -> usize {
+        let fids = self.fids.borrow();
+        fids.values().filter(|fid| matches!(fid.opened, Some(Opened::NewXattr(_)))).count()
     }
 
     pub(super) fn clunk(&self, number: u32) -> Result<(), Errno> {

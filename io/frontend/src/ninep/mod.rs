@@ -12,6 +12,7 @@ mod connection;
 mod permission;
 mod questions;
 mod server;
+mod xattrs;
 
 pub(crate) use server::spawn;
 
@@ -19,6 +20,8 @@ pub(crate) use server::spawn;
 pub(crate) const CONNECTIONS_MAX: usize = 16;
 /// Fids of a connection; more get `EMFILE`. A program has 1024 descriptors, usually.
 pub(crate) const FIDS_MAX: usize = 4096;
+/// Extended attributes of a connection that are being set; more get `EMFILE`.
+pub(crate) const NEW_XATTRS_MAX: usize = 64;
 /// Requests of a connection that are under way; more get `EAGAIN`.
 pub(crate) const REQUESTS_MAX: usize = 256;
 /// Bytes of answers that a connection may have unread or may have asked for; reads beyond are cut

@@ -186,9 +186,16 @@ impl Book {
             Kind::Cancel => Ok(self.cancel(to.tag)),
             Kind::Close => Ok(self.close(to.session)),
             Kind::Credit => Ok(self.grant(to.session, to.file)),
-            Kind::Lookup | Kind::List | Kind::Stat | Kind::Change | Kind::Set | Kind::Follow | Kind::Room => {
-                self.ask_tree(to, header.kind, payload)
-            }
+            Kind::Lookup
+            | Kind::List
+            | Kind::Stat
+            | Kind::Change
+            | Kind::Set
+            | Kind::Follow
+            | Kind::Room
+            | Kind::GetXattr
+            | Kind::ListXattrs
+            | Kind::SetXattr => self.ask_tree(to, header.kind, payload),
             Kind::ReadAt | Kind::WriteAt | Kind::Sync => {
                 let too_long = payload.len() > MAX_REQUEST_BYTES;
                 self.ask(to, || Action::Tree(to, header.kind, payload), too_long)
@@ -291,7 +298,7 @@ impl Book {
     /// A request about a node, in no session.
     fn ask_tree<'a>(&mut self, to: ReplyTo, kind: Kind, payload: &'a [u8]) -> Result<Action<'a>, Corruption> {
         self.fresh(to.tag)?;
-        let changes = matches!(kind, Kind::Change | Kind::Set);
+        let changes = matches!(kind, Kind::Change | Kind::Set | Kind::SetXattr);
         let allowed = self.may_use(to.file);
         let allowed = if changes { allowed.and_then(|()| self.may_change(to.file)) } else { allowed };
         let refused = match allowed {
