@@ -8,9 +8,9 @@ impl Topology {
     /// The domains in the order in which they start; they stop in the opposite one.
     ///
     /// A domain starts after those that its `after` names. Where that leaves a choice, the domain
-    /// that runs a service comes before those that mount it or may open it, and names decide the
-    /// rest. Two servers that mount each other's services are no error: frontends wait for a
-    /// backend anyway.
+    /// that runs a service comes before those that mount it or may open it, the one that has a
+    /// service or an endpoint before its backups, and names decide the rest. Two servers that mount
+    /// each other's services are no error: frontends wait for a backend anyway.
     #[must_use]
     pub fn start_order(&self) -> Vec<&Domain> {
         let mut waiting: Vec<&Domain> = self.domains.iter().collect();
@@ -19,7 +19,7 @@ impl Topology {
         while !waiting.is_empty() {
             let known: BTreeSet<&str> = waiting.iter().map(|domain| domain.name.as_str()).collect();
             let may = |domain: &&Domain| domain.after.iter().all(|name| !known.contains(name.as_str()));
-            let best = |domain: &&Domain| may(domain) && self.backends(domain).is_subset(&started);
+            let best = |domain: &&Domain| may(domain) && self.stands_on(domain).is_subset(&started);
             // The last alternative is for a topology that was never admitted: it must end, too.
             let next = waiting.iter().position(best).or_else(|| waiting.iter().position(may)).unwrap_or(0);
             let domain = waiting.remove(next);
@@ -27,6 +27,18 @@ impl Topology {
             order.push(domain);
         }
         order
+    }
+
+    /// The other domains that `domain` starts after, where there is a choice: those that run what
+    /// it mounts or may open, and those whose services and endpoints it is a backup of.
+    #[must_use]
+    pub fn stands_on<'a>(&'a self, domain: &Domain) -> BTreeSet<&'a str> {
+        let services = self.services.iter().map(|service| (&service.domain, &service.backups));
+        let endpoints = self.endpoints.iter().map(|endpoint| (&endpoint.domain, &endpoint.backups));
+        let backed = services.chain(endpoints).filter(|(_, backups)| backups.contains(&domain.name));
+        let primaries =
+            backed.map(|(primary, _)| primary.as_str()).filter(|name| *name != domain.name.as_str());
+        self.backends(domain).into_iter().chain(primaries).collect()
     }
 
     /// The other domains that run what `domain` mounts, or offer channels that it may open.

@@ -94,7 +94,8 @@ fn stranger_in(path: &Path) -> io::Result<Option<String>> {
     for entry in fs::read_dir(path)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if !BEFORE.contains(&name.as_str()) {
-            return Ok(Some(name));
+            // Another daemon may have made it its own meanwhile.
+            return Ok((!OURS.into_iter().any(is_file)).then_some(name));
         }
     }
     Ok(None)
@@ -160,6 +161,20 @@ fn has_domains(run_dir: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Of several daemons that start at once, one has its lock there before the next has looked.
+    #[test]
+    fn a_directory_that_another_daemon_takes_at_this_moment_is_ours() {
+        for _round in 0..300 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("state");
+            own(&path).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| fs::write(path.join("lock"), "").unwrap());
+                assert!(own(&path).is_ok());
+            });
+        }
+    }
 
     // `--run-dir /run` once made /run private to root and unmounted what was mounted below it.
     #[test]

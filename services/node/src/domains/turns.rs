@@ -200,26 +200,26 @@ async fn broken_off(mut broken: watch::Receiver<bool>) -> String {
 /// The domains of a turn's steps, and which of them stand on which others.
 struct Order {
     domains: Vec<Option<Domain>>,
-    backends: Vec<BTreeSet<String>>,
+    stands_on: Vec<BTreeSet<String>>,
 }
 
 impl Order {
     fn of(topology: Option<&Topology>, domains: Vec<Option<Domain>>) -> Self {
-        let backends = |domain: &Option<Domain>| {
+        let stands_on = |domain: &Option<Domain>| {
             let (Some(topology), Some(domain)) = (topology, domain) else { return BTreeSet::new() };
-            topology.backends(domain).into_iter().map(str::to_owned).collect()
+            topology.stands_on(domain).into_iter().map(str::to_owned).collect()
         };
-        let backends = domains.iter().map(backends).collect();
-        Self { domains, backends }
+        let stands_on = domains.iter().map(stands_on).collect();
+        Self { domains, stands_on }
     }
 
     /// Whether the domain of step `one` needs the one of step `other`.
     fn stands_on(&self, one: usize, other: usize) -> bool {
         let at = |index: usize| self.domains.get(index).and_then(Option::as_ref);
         let (Some(domain), Some(other)) = (at(one), at(other)) else { return false };
-        let backends = self.backends.get(one);
+        let needed = self.stands_on.get(one);
         domain.after.contains(&other.name)
-            || backends.is_some_and(|backends| backends.contains(other.name.as_str()))
+            || needed.is_some_and(|needed| needed.contains(other.name.as_str()))
     }
 }
 

@@ -263,7 +263,7 @@ impl Inner {
 
     fn peers(&self, table: &Table, slot: u32, bound: &Bound) -> Vec<Value> {
         let listed = bound.peers.iter().take(MAX_LISTED);
-        listed
+        let mut rows: Vec<(Option<String>, Value)> = listed
             .filter_map(|peer| {
                 let key = super::pair_of(slot, *peer);
                 let pair = table.pairs.get(&key)?;
@@ -271,7 +271,7 @@ impl Inner {
                 let (address, other) = (table.address(*peer)?, table.caller(*peer)?);
                 let [first, second] = pair.rights;
                 let rights = if key.0 == slot { first } else { second };
-                Some(json!({
+                let row = json!({
                     "address": Address { slot: *peer, generation: address.generation }.to_string(),
                     "endpoint": other.name,
                     "domain": other.domain,
@@ -281,9 +281,13 @@ impl Inner {
                     "since_unix_s": unix_seconds(pair.since),
                     "may": words(rights.send, rights.request, rights.notify, rights.relay),
                     "lets": lets(rights),
-                }))
+                });
+                Some((other.name.map(str::to_owned), row))
             })
-            .collect()
+            .collect();
+        // By name, and those without one behind; slots go by who came first.
+        rows.sort_by(|(one, _), (other, _)| (one.is_none(), one).cmp(&(other.is_none(), other)));
+        rows.into_iter().map(|(_, row)| row).collect()
     }
 
     fn limits_of(&self, dc: &str) -> Value {
