@@ -15,7 +15,7 @@ use std::rc::{Rc, Weak};
 /// A rule that is broken on purpose, to see that the checks notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
-    /// A node takes over from one that it doubts before that one has stopped.
+    /// A node takes over from one that it suspects before that one has stopped.
     HastyHeir,
     /// A claim is put whoever has it.
     RudeClaim,
@@ -120,8 +120,8 @@ pub struct Came {
     pub starts: u64,
     /// Domains that were started elsewhere than before.
     pub elsewhere: u64,
-    /// Lives of nodes that another one ended, because they left a doubt stand.
-    pub ended_by_doubt: u64,
+    /// Lives of nodes that another one ended, because they left a suspicion stand.
+    pub ended_by_suspicion: u64,
     /// Times at which a node stopped what others may take over.
     pub fenced: u64,
     /// Planned moves that came to an end.
@@ -147,7 +147,7 @@ impl Came {
     pub fn add(&mut self, other: &Self) {
         self.starts += other.starts;
         self.elsewhere += other.elsewhere;
-        self.ended_by_doubt += other.ended_by_doubt;
+        self.ended_by_suspicion += other.ended_by_suspicion;
         self.fenced += other.fenced;
         self.moves += other.moves;
         self.deaths += other.deaths;
