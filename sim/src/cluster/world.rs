@@ -5,7 +5,7 @@ use crate::cluster::coordination::{self, History, Server};
 use crate::cluster::links;
 use crate::cluster::machine::{Instance, Machine};
 use crate::etcd::{Change, Etcd};
-use crate::network::{Network, Place, Weather};
+use crate::network::{Faults, Network, Place};
 use crate::time::{Bell, MS, Time};
 use placement::{Want, Wish};
 use std::cell::{Cell, RefCell};
@@ -50,7 +50,7 @@ pub struct Config {
     /// Domains, beside one that serves keys and locks.
     pub domains: usize,
     /// The network.
-    pub weather: Weather,
+    pub faults: Faults,
     /// The most by which a clock runs fast or slow.
     pub drift_ppm: u64,
     /// The pause between two misfortunes, on average.
@@ -68,7 +68,7 @@ impl Config {
     #[must_use]
     pub fn of(seed: u64, planted: Option<Planted>) -> Self {
         let mut random = crate::random::Random::new(seed ^ 0x0005_eed0_fac1);
-        let weather = Weather {
+        let faults = Faults {
             usual_ns: [2, 5, 20, 100][random.index(4)] * MS,
             lost: [0, 5, 20, 60][random.index(4)],
             doubled: random.below(30),
@@ -78,7 +78,7 @@ impl Config {
             seed,
             machines: 2 + random.index(3),
             domains: 1 + random.index(4),
-            weather,
+            faults,
             drift_ppm: [100, 20_000][random.index(2)],
             trouble_every_ns: random.between(600, 4_000) * MS,
             trouble_ns: 20_000 * MS,
@@ -209,7 +209,7 @@ impl World {
         let server = Want { elsewhere: true, ..Want::new(DC, &format!("d{}", config.domains), Wish::Any) };
         wanted.push(Wanted { want: server, path: format!("{DC}/d{}", config.domains) });
         Rc::new(Self {
-            network: Network::new(config.weather),
+            network: Network::new(config.faults),
             etcd: RefCell::default(),
             election_until: Cell::new(0),
             watches: RefCell::default(),
