@@ -6,9 +6,9 @@
 mod cables;
 
 use cables::{conforms_but, ethernet, has_cables};
+use conformance::links::faults::{IP_ALONE, NO_IP};
 use conformance::links::stage::BARE;
 use conformance::links::talk::{Plan, both};
-use conformance::links::weather::{IP_ALONE, NO_IP};
 use conformance::links::{Bed, Done, ensure};
 use transport::{Compression, Kind};
 
@@ -49,10 +49,10 @@ fn ethernet_where_what_is_in_between_begins_to_cut() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let done: Done<()> = runtime.block_on(async {
-        let Bed { near, far, weather, .. } = &mut Bed::make(Kind::Ethernet, Compression::None).await?;
-        let weather = &weather[&Kind::Ethernet];
+        let Bed { near, far, faults, .. } = &mut Bed::make(Kind::Ethernet, Compression::None).await?;
+        let faults = &faults[&Kind::Ethernet];
         let cuts = async {
-            weather.after(1_000_000).await?;
+            faults.after(1_000_000).await?;
             let cut = "for name in near-way far-way; do ip link set $name gso_max_size 2000 || exit; done";
             let is_done = std::process::Command::new("sh").args(["-c", cut]).status();
             ensure(is_done.is_ok_and(|status| status.success()), || "it does not cut".into())?;

@@ -1,9 +1,9 @@
-//! Each half of a ring alone with a liar, who changes what he likes between any two looks. What
-//! must hold: no panic, no look or write where none belongs, no operation that goes round, records
-//! of possible lengths only.
+//! Each half of a ring alone with a hostile peer, who changes what he likes between any two looks.
+//! What must hold: no panic, no look or write where none belongs, no operation that goes round,
+//! records of possible lengths only.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
-use fuzz::liar::{CONTROL, DATA, Half, Liar};
+use fuzz::hostile::{CONTROL, DATA, Half, HostilePeer};
 use fuzz::script::Script;
 use ring::{Consumer, Peek, Piece, Place, Producer, Record, ReserveError, Sleep, Taken};
 
@@ -15,25 +15,25 @@ fuzz::target!(|bytes: &[u8]| {
     let half = if script.flag() { Half::Producer } else { Half::Consumer };
     let capacity = CAPACITIES[script.below(CAPACITIES.len())];
     let place = Place::new(CONTROL, DATA, capacity).expect("a good place");
-    let liar = Liar::new(half, capacity, script);
+    let hostile = HostilePeer::new(half, capacity, script);
     match half {
-        Half::Producer => produce(&liar, place),
-        Half::Consumer => consume(&liar, place),
+        Half::Producer => produce(&hostile, place),
+        Half::Consumer => consume(&hostile, place),
     }
 });
 
-fn consume(liar: &Liar<'_>, place: Place) {
-    let mut consumer = Consumer::new(liar, place);
+fn consume(hostile: &HostilePeer<'_>, place: Place) {
+    let mut consumer = Consumer::new(hostile, place);
     let (mut record, mut within) = (None::<Record>, false);
-    while let Some(step) = liar.script(Script::step) {
+    while let Some(step) = hostile.script(Script::step) {
         let before = consumer.consumed();
-        liar.operation(before, before);
+        hostile.operation(before, before);
         match step % 10 {
             0 | 1 => match consumer.peek() {
                 Ok(Peek::Message(found)) => {
                     assert!(found.len() <= place.max_message(), "{found:?} is too long");
                     assert!(within || found.piece().begins(), "{found:?} continues nothing");
-                    liar.check_belief(consumer.consumed(), found.len());
+                    hostile.check_belief(consumer.consumed(), found.len());
                     record = Some(found);
                 }
                 Ok(Peek::Empty { .. }) => {}
@@ -48,7 +48,7 @@ fn consume(liar: &Liar<'_>, place: Place) {
                     }
                 }
             }
-            4 => copy(liar, &consumer, record),
+            4 => copy(hostile, &consumer, record),
             5 => {
                 if consumer.prepare_wait(how(step)).sleep {
                     consumer.cancel_wait();
@@ -65,7 +65,7 @@ fn consume(liar: &Liar<'_>, place: Place) {
                 if let Taken::Message(length) = consumer.take_at_once(&mut whole) {
                     assert!(length == whole.len() && length <= place.max_message());
                     assert!(!within && consumer.consumed() > before, "a message amid the pieces of another");
-                    liar.check_belief(before, length);
+                    hostile.check_belief(before, length);
                 } else {
                     assert!(whole == b"before" && consumer.consumed() == before, "nothing was taken");
                 }
@@ -81,9 +81,9 @@ fn how(step: u8) -> Sleep {
     if step & 32 == 0 { Sleep::OnDoorbell } else { Sleep::OnFutex }
 }
 
-fn copy(liar: &Liar<'_>, consumer: &Consumer<&Liar<'_>>, record: Option<Record>) {
+fn copy(hostile: &HostilePeer<'_>, consumer: &Consumer<&HostilePeer<'_>>, record: Option<Record>) {
     let Some(record) = record else { return };
-    let (at, length) = liar.script(|script| (script.word() as usize, script.below(4200)));
+    let (at, length) = hostile.script(|script| (script.word() as usize, script.below(4200)));
     let mut bytes = vec![0; length];
     let inside = at.checked_add(length).is_some_and(|end| end <= record.len());
     assert_eq!(consumer.copy(&record, at, &mut bytes), inside);
@@ -92,20 +92,20 @@ fn copy(liar: &Liar<'_>, consumer: &Consumer<&Liar<'_>>, record: Option<Record>)
     assert!(whole.starts_with(b"before") && whole.len() == 6 + record.len());
 }
 
-fn produce(liar: &Liar<'_>, place: Place) {
-    let mut producer = Producer::new(liar, place);
+fn produce(hostile: &HostilePeer<'_>, place: Place) {
+    let mut producer = Producer::new(hostile, place);
     let mut shown = 0;
-    while let Some(step) = liar.script(Script::step) {
-        liar.operation(producer.produced(), shown);
-        let length = liar.script(|script| script.below(place.max_message() + 9));
+    while let Some(step) = hostile.script(Script::step) {
+        hostile.operation(producer.produced(), shown);
+        let length = hostile.script(|script| script.below(place.max_message() + 9));
         let refused = match step % 13 {
             12 => {
                 let sent = producer.send_at_once(&vec![0x3c; length]);
                 assert!(sent.is_none() || length <= place.max_message());
                 None
             }
-            0..=3 => send(liar, &mut producer, length),
-            4 | 5 => lend(liar, &mut producer, length),
+            0..=3 => send(hostile, &mut producer, length),
+            4 | 5 => lend(hostile, &mut producer, length),
             6 => producer.prepare_wait(length, how(step)).err(),
             7 => {
                 producer.cancel_wait();
@@ -131,9 +131,10 @@ fn produce(liar: &Liar<'_>, place: Place) {
         };
         if !producer.is_holding() {
             shown = producer.produced();
-            liar.check_end(shown);
+            hostile.check_end(shown);
         }
-        let ahead = producer.produced().checked_sub(liar.released()).expect("not before what was released");
+        let ahead =
+            producer.produced().checked_sub(hostile.released()).expect("not before what was released");
         assert!(ahead <= place.capacity() as u64, "a producer is {ahead} bytes ahead");
         match refused {
             Some(ReserveError::Corrupt(_)) => return,
@@ -144,14 +145,18 @@ fn produce(liar: &Liar<'_>, place: Place) {
 }
 
 /// Through a slot, which can't be forgotten.
-fn send(liar: &Liar<'_>, producer: &mut Producer<&Liar<'_>>, length: usize) -> Option<ReserveError> {
+fn send(
+    hostile: &HostilePeer<'_>,
+    producer: &mut Producer<&HostilePeer<'_>>,
+    length: usize,
+) -> Option<ReserveError> {
     let mut slot = match producer.reserve(length) {
         Ok(slot) => slot,
         Err(error) => return Some(error),
     };
     assert_eq!(slot.len(), length);
     let (at, count, commits) =
-        liar.script(|script| (script.word() as usize, script.below(4200), script.byte() % 8));
+        hostile.script(|script| (script.word() as usize, script.below(4200), script.byte() % 8));
     let inside = at.checked_add(count).is_some_and(|end| end <= length);
     assert_eq!(slot.write(at, &vec![0x5a; count]), inside);
     assert!(slot.write(0, &vec![0xa5; length]));
@@ -159,7 +164,7 @@ fn send(liar: &Liar<'_>, producer: &mut Producer<&Liar<'_>>, length: usize) -> O
     match commits {
         0 => {}
         1 | 2 => {
-            let first = liar.script(|script| script.below(length + 2));
+            let first = hostile.script(|script| script.below(length + 2));
             assert_eq!(slot.commit_first(first).is_some(), first <= length);
         }
         _ => {
@@ -170,14 +175,18 @@ fn send(liar: &Liar<'_>, producer: &mut Producer<&Liar<'_>>, length: usize) -> O
 }
 
 /// As another language does it: begun, written, finished or forgotten, and perhaps twice.
-fn lend(liar: &Liar<'_>, producer: &mut Producer<&Liar<'_>>, length: usize) -> Option<ReserveError> {
+fn lend(
+    hostile: &HostilePeer<'_>,
+    producer: &mut Producer<&HostilePeer<'_>>,
+    length: usize,
+) -> Option<ReserveError> {
     let begun = match producer.begin(length) {
         Ok(begun) => begun,
         Err(error) => return Some(error),
     };
-    let (first, again) = liar.script(|script| (script.below(length + 2), script.byte() % 4 == 1));
+    let (first, again) = hostile.script(|script| (script.below(length + 2), script.byte() % 4 == 1));
     let late = again.then(|| producer.begin(length).ok()).flatten();
-    liar.fill(producer.offset(&begun), length);
+    hostile.fill(producer.offset(&begun), length);
     if first % 5 != 4 {
         assert_eq!(producer.finish(begun, first).is_some(), first <= length);
         if let Some(late) = late {

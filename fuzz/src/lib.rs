@@ -2,7 +2,7 @@
 //! it is played.
 
 pub mod corpus;
-pub mod liar;
+pub mod hostile;
 pub mod script;
 pub mod stage;
 pub mod watch;

@@ -2,7 +2,7 @@
 
 use wire::ring as layout;
 
-use crate::liar::{CONSUMERS, PRODUCERS};
+use crate::hostile::{CONSUMERS, PRODUCERS};
 use crate::stage::{Hand, RING_BYTES, control, data};
 
 /// The region as it was.

@@ -175,10 +175,10 @@ class Answers(Case):
             wrong.append(HEADER.pack(OPEN, 0, 0, 9, 1, ask, len(payload)) + payload)
         for message in wrong:
             with self.subTest(message=message[:60]):
-                liar = self.consumer()
-                liar.channel.write(message)
-                self.assert_thrown_out(liar)
-                liar.channel.close()
+                hostile = self.consumer()
+                hostile.channel.write(message)
+                self.assert_thrown_out(hostile)
+                hostile.channel.close()
         twice = self.consumer()
         twice.open(3, ask)
         twice.start(OPEN, 3, ask, opener())
@@ -191,17 +191,17 @@ class Answers(Case):
         dice = random.Random(seed)
         with self.subTest(seed=seed):
             for _ in range(30):
-                liar = self.consumer()
+                hostile = self.consumer()
                 try:
                     for tag in range(40):
                         kinds = (OPEN, REQUEST, CANCEL, CLOSE, CONTROL, STATE, CREDIT, *range(LOOKUP, SYNC + 1), dice.randrange(30))
                         kind = dice.choice(kinds)
                         payload = dice.choice((b"", opener(dice.randrange(4)), dice.randbytes(dice.randrange(60))))
                         file = dice.choice((0, 1, 2, 3, 1 << 24, dice.randrange(2**32)))
-                        liar.send(kind, dice.randrange(3), tag, file, payload)
+                        hostile.send(kind, dice.randrange(3), tag, file, payload)
                 except BrokenPipeError:
                     pass
-                liar.channel.close()
+                hostile.channel.close()
             self.assertEqual(self.consumer().ask(REQUEST), b"21.5\n")
 
     def test_sessions_end_with_their_consumer(self) -> None:

@@ -15,7 +15,7 @@ pub enum Place {
 
 /// How bad it is, all the time.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Weather {
+pub struct Faults {
     /// The longest that a packet takes, most of the time.
     pub usual_ns: u64,
     /// Thousandths that are lost.
@@ -34,7 +34,7 @@ const VERY_LATE_NS: u64 = 3_000 * MS;
 /// See the module.
 #[derive(Default)]
 pub struct Network {
-    weather: Cell<Weather>,
+    faults: Cell<Faults>,
     /// Ways that carry nothing, from and to.
     cut: RefCell<BTreeSet<(Place, Place)>>,
 }
@@ -42,8 +42,8 @@ pub struct Network {
 impl Network {
     /// A whole network.
     #[must_use]
-    pub fn new(weather: Weather) -> Self {
-        Self { weather: Cell::new(weather), cut: RefCell::default() }
+    pub fn new(faults: Faults) -> Self {
+        Self { faults: Cell::new(faults), cut: RefCell::default() }
     }
 
     /// Carries nothing from one to the other until [`Network::mend`].
@@ -58,7 +58,7 @@ impl Network {
 
     /// Mends everything, and loses nothing from now on.
     pub fn mend_all(&self) {
-        self.weather.set(Weather { usual_ns: 5 * MS, ..Weather::default() });
+        self.faults.set(Faults { usual_ns: 5 * MS, ..Faults::default() });
         self.cut.borrow_mut().clear();
     }
 
@@ -72,18 +72,18 @@ impl Network {
     #[must_use]
     pub fn delay(&self, time: &Time) -> u64 {
         let longest =
-            if time.per_mille(self.weather.get().late) { VERY_LATE_NS } else { self.weather.get().usual_ns };
+            if time.per_mille(self.faults.get().late) { VERY_LATE_NS } else { self.faults.get().usual_ns };
         time.between(SHORTEST_NS, longest.max(SHORTEST_NS + 1))
     }
 
     /// When copies of a packet that is sent now arrive: none, one or two.
     #[must_use]
     pub fn arrivals(&self, time: &Time, from: Place, to: Place) -> [Option<u64>; 2] {
-        if self.is_cut(from, to) || time.per_mille(self.weather.get().lost) {
+        if self.is_cut(from, to) || time.per_mille(self.faults.get().lost) {
             return [None; 2];
         }
         let first = time.now() + self.delay(time);
-        let second = time.per_mille(self.weather.get().doubled).then(|| time.now() + self.delay(time));
+        let second = time.per_mille(self.faults.get().doubled).then(|| time.now() + self.delay(time));
         [Some(first), second]
     }
 }

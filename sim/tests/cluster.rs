@@ -35,7 +35,7 @@ fn a_cluster_keeps_its_promises_whatever_happens_to_it() {
     // The runs are no runs of nothing.
     if count >= 100 {
         assert!(all.elsewhere > count && all.fenced > count && all.moves > count / 4, "{all:?}");
-        assert!(all.ended_by_doubt > count / 20, "{all:?}");
+        assert!(all.ended_by_suspicion > count / 20, "{all:?}");
         assert!(all.answers > 50 * count && all.grants > 3 * count, "{all:?}");
         assert!(all.received > 40 * count && all.replies > 10 * count, "{all:?}");
     }

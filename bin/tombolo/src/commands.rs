@@ -32,11 +32,11 @@ mod up;
 pub mod volume;
 
 use crate::cli::{Cli, Command, PlaceArgs};
-use crate::output::Failure;
 use ::admin::Act;
 use ::admin::client::Client;
 use ::admin::place::Place;
 use std::process::ExitCode;
+use terminal::Failure;
 
 /// Runs a command to its end.
 pub fn run(cli: Cli) -> ExitCode {

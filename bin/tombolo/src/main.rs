@@ -9,7 +9,6 @@ mod tips;
 use clap::{CommandFactory, Parser};
 use std::io::Write;
 use std::process::ExitCode;
-use terminal as output;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -24,12 +23,12 @@ fn main() -> ExitCode {
         Err(misuse) if misuse.kind() == clap::error::ErrorKind::MissingSubcommand => {
             // Standard error, as for every misuse; if it is gone, the exit code still says so.
             drop(writeln!(std::io::stderr(), "{}", cli::Cli::command().render_help()));
-            ExitCode::from(output::MISUSE)
+            ExitCode::from(terminal::MISUSE)
         }
         Err(mut misuse) => {
             tips::sharpen(&mut misuse, tips::first_word(std::env::args().skip(1)).as_deref());
             // Help and version are no misuse; they go to the standard output.
-            let code = if misuse.use_stderr() { output::MISUSE } else { 0 };
+            let code = if misuse.use_stderr() { terminal::MISUSE } else { 0 };
             if misuse.print().is_err() {
                 return ExitCode::FAILURE;
             }

@@ -11,9 +11,9 @@ mod relay;
 mod replica;
 mod server;
 
-use crate::output::with_causes as said;
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
+use terminal::with_causes as said;
 
 pub use checker::{CHECKER, CheckOrder, Finding, Report};
 pub use probe::{Arm, Calls, Order, PROBE, Probe};

@@ -1,10 +1,10 @@
-//! The duties of every transport of links, in any weather: two drivers, and in the path between
+//! The duties of every transport of links, under any faults: two drivers, and in the path between
 //! them a process that misbehaves.
 
+pub mod faults;
 pub mod scenarios;
 pub mod stage;
 pub mod talk;
-pub mod weather;
 
 pub use scenarios::{SCENARIOS, Scenario};
 pub use stage::{Bed, Cluster};
@@ -43,6 +43,6 @@ pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Done {
 /// The name of the thing that did not come.
 pub async fn within<T>(what: &'static str, wait: impl Future<Output = T>) -> Done<T> {
     // A machine in between that is emulated beside others takes its time.
-    let patience = if weather::goes_by_relay() { 8 * TIMEOUT } else { TIMEOUT };
+    let patience = if faults::goes_by_relay() { 8 * TIMEOUT } else { TIMEOUT };
     tokio::time::timeout(patience, wait).await.map_err(|_| Failure(format!("{what}: it did not come")))
 }

@@ -1,8 +1,8 @@
 //! The suite: each scenario has fresh sides, and runs over each kind of transport.
 
+use super::faults::Faults;
 use super::stage::{Bed, Cluster, FAR, NEAR, Side, accept, config, is_stream, local, silence_ms};
 use super::talk::{Plan, both};
-use super::weather::Weather;
 use super::{Done, Failure, ensure, within};
 use link::{Broken, Closed, Event, Link, Over, Sent, Standing, Transport};
 use std::future::{pending, poll_fn, ready};
@@ -55,7 +55,7 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
     "a goodbye is heard": goodbye;
     "cut in the middle of packets": cuts_in_packets;
     "a wrong bit on the way does no harm": wrong_bits;
-    "rough weather: pieces, delays, losses, doublings": rough;
+    "many faults: pieces, delays, losses, doublings": rough;
     "a black hole is noticed, and gone through afterwards": black_hole;
     "a connection that is half open is replaced": half_open;
     "connections that come and go under load": reconnects;
@@ -155,8 +155,8 @@ async fn death(kind: Kind) -> Done {
     let listener = Listener::bind(local(kind), bed.cluster.tls(FAR)?).await;
     let listener = listener.map_err(Failure::during("listen"))?;
     // Frames have one road, by which the successor is reached as well.
-    bed.weather(kind).set(|sky| sky.black_hole = kind != Kind::Ethernet);
-    bed.weather(kind).cut();
+    bed.faults(kind).set(|it| it.black_hole = kind != Kind::Ethernet);
+    bed.faults(kind).cut();
     bed.near.handle.set_locators(vec![listener.locator()]);
     let accepting = accept(listener, successor.handle.clone());
     loop {
@@ -189,9 +189,9 @@ async fn goodbye(kind: Kind) -> Done {
 }
 
 /// A first connection finds out how long a way takes.
-async fn until_up(handle: &Handle, weather: &Weather) -> Done {
+async fn until_up(handle: &Handle, faults: &Faults) -> Done {
     while handle.standing() != Standing::Up {
-        weather.after(1).await?;
+        faults.after(1).await?;
     }
     Ok(())
 }
@@ -199,18 +199,18 @@ async fn until_up(handle: &Handle, weather: &Weather) -> Done {
 async fn cuts_in_packets(kind: Kind) -> Done {
     let mut bed = Bed::make(kind, Compression::Lz4).await?;
     let handle = bed.near.handle.clone();
-    let Bed { near, far, weather, .. } = &mut bed;
-    let weather = &weather[&kind];
+    let Bed { near, far, faults, .. } = &mut bed;
+    let faults = &faults[&kind];
     let trouble = async {
-        until_up(&handle, weather).await?;
+        until_up(&handle, faults).await?;
         for at in [1_u64, 700, 40_000, 5, 123_457, 16_406] {
             if is_stream(kind) {
-                let goal = weather.passed() + 20_000 + at;
-                weather.set(|sky| sky.cut_at = Some(goal));
-                weather.after(20_000 + at).await?;
+                let goal = faults.passed() + 20_000 + at;
+                faults.set(|it| it.cut_at = Some(goal));
+                faults.after(20_000 + at).await?;
             } else {
-                weather.after(20_000 + at).await?;
-                weather.cut();
+                faults.after(20_000 + at).await?;
+                faults.cut();
             }
         }
         Ok(())
@@ -223,21 +223,21 @@ async fn cuts_in_packets(kind: Kind) -> Done {
 
 async fn wrong_bits(kind: Kind) -> Done {
     let mut bed = Bed::make(kind, Compression::None).await?;
-    let Bed { near, far, weather, .. } = &mut bed;
-    let weather = &weather[&kind];
+    let Bed { near, far, faults, .. } = &mut bed;
+    let faults = &faults[&kind];
     let trouble = async {
-        weather.after(100_000).await?;
+        faults.after(100_000).await?;
         // Of a stream each wrong bit costs a connection; others drop a datagram, or a frame.
-        weather.set(|sky| {
-            sky.corrupt = match kind {
+        faults.set(|it| {
+            it.corrupt = match kind {
                 Kind::Tcp => 40,
                 // Its pieces are long.
                 Kind::Tipc => 12,
                 Kind::Quic | Kind::Ethernet => 30,
             }
         });
-        weather.after(1_500_000).await?;
-        weather.set(|sky| sky.corrupt = 0);
+        faults.after(1_500_000).await?;
+        faults.set(|it| it.corrupt = 0);
         untroubled().await
     };
     let (seen, _) = both((near, far), LENGTHS, trouble).await?;
@@ -246,17 +246,17 @@ async fn wrong_bits(kind: Kind) -> Done {
 
 async fn rough(kind: Kind) -> Done {
     let mut bed = Bed::make(kind, Compression::Zstd).await?;
-    let Bed { near, far, weather, .. } = &mut bed;
-    let weather = &weather[&kind];
-    weather.set(|sky| match kind {
-        Kind::Tcp | Kind::Tipc => (sky.piece_bytes, sky.delay) = (301, Duration::ZERO),
-        Kind::Quic | Kind::Ethernet => sky.rough = 25,
+    let Bed { near, far, faults, .. } = &mut bed;
+    let faults = &faults[&kind];
+    faults.set(|it| match kind {
+        Kind::Tcp | Kind::Tipc => (it.piece_bytes, it.delay) = (301, Duration::ZERO),
+        Kind::Quic | Kind::Ethernet => it.rough = 25,
     });
     let trouble = async {
-        weather.after(150_000).await?;
-        weather.set(|sky| (sky.piece_bytes, sky.delay) = (4000, Duration::from_millis(2)));
-        weather.after(150_000).await?;
-        weather.set(|sky| (sky.piece_bytes, sky.delay) = (60_000, Duration::ZERO));
+        faults.after(150_000).await?;
+        faults.set(|it| (it.piece_bytes, it.delay) = (4000, Duration::from_millis(2)));
+        faults.after(150_000).await?;
+        faults.set(|it| (it.piece_bytes, it.delay) = (60_000, Duration::ZERO));
         untroubled().await
     };
     both((near, far), Plan { messages: 16, ..LENGTHS }, trouble).await.map(drop)
@@ -266,7 +266,7 @@ async fn black_hole(kind: Kind) -> Done {
     let mut bed = Bed::make(kind, Compression::None).await?;
     bed.near.up().await?;
     bed.far.up().await?;
-    bed.weather(kind).set(|sky| sky.black_hole = true);
+    bed.faults(kind).set(|it| it.black_hole = true);
     let begun = tokio::time::Instant::now();
     let pair = bed.near.handle.open(b"pair").map_err(Failure::during("open"))?;
     bed.near.handle.send(pair, b"through the hole").map_err(Failure::during("send"))?;
@@ -274,7 +274,7 @@ async fn black_hole(kind: Kind) -> Done {
     let late = begun.elapsed() > 4 * Duration::from_millis(silence_ms().into());
     ensure(found == Event::Silent && !late, || format!("{found:?} after {:?}", begun.elapsed()))?;
     ensure(bed.near.handle.standing() == Standing::Down, || "it stands".into())?;
-    bed.weather(kind).set(|sky| sky.black_hole = false);
+    bed.faults(kind).set(|it| it.black_hole = false);
     loop {
         match bed.far.next().await? {
             Event::Messages { messages, .. } => {
@@ -288,15 +288,15 @@ async fn black_hole(kind: Kind) -> Done {
 
 async fn half_open(kind: Kind) -> Done {
     let mut bed = Bed::make(kind, Compression::None).await?;
-    let Bed { near, far, weather, .. } = &mut bed;
-    let weather = &weather[&kind];
+    let Bed { near, far, faults, .. } = &mut bed;
+    let faults = &faults[&kind];
     let bytes = if kind == Kind::Ethernet { FRAMES_FIRST_BYTES } else { 0 } + 30_000;
     let trouble = async {
         for _ in 0..3 {
-            weather.after(bytes).await?;
+            faults.after(bytes).await?;
             match kind {
-                Kind::Tcp | Kind::Tipc => weather.set(|sky| sky.halves += 1),
-                Kind::Quic | Kind::Ethernet => weather.cut(),
+                Kind::Tcp | Kind::Tipc => faults.set(|it| it.halves += 1),
+                Kind::Quic | Kind::Ethernet => faults.cut(),
             }
         }
         Ok(())
@@ -307,14 +307,14 @@ async fn half_open(kind: Kind) -> Done {
 
 async fn reconnects(kind: Kind) -> Done {
     let mut bed = Bed::make(kind, Compression::Auto).await?;
-    let Bed { near, far, weather, .. } = &mut bed;
-    let weather = &weather[&kind];
+    let Bed { near, far, faults, .. } = &mut bed;
+    let faults = &faults[&kind];
     let cuts = if is_stream(kind) { 12 } else { 3 };
     let bytes = if kind == Kind::Ethernet { FRAMES_FIRST_BYTES } else { 0 } + 60_000;
     let trouble = async {
         for _ in 0..cuts {
-            weather.after(bytes).await?;
-            weather.cut();
+            faults.after(bytes).await?;
+            faults.cut();
         }
         Ok(())
     };
@@ -327,15 +327,15 @@ async fn switches(kind: Kind) -> Done {
     let other = if kind == Kind::Tcp { Kind::Quic } else { Kind::Tcp };
     let ways = [bed.through(other), bed.through(kind)];
     let handle = bed.near.handle.clone();
-    let Bed { near, far, weather, .. } = &mut bed;
-    let both_weathers = &*weather;
+    let Bed { near, far, faults, .. } = &mut bed;
+    let faults_of_all = &*faults;
     let trouble = async {
-        until_up(&handle, &both_weathers[&kind]).await?;
+        until_up(&handle, &faults_of_all[&kind]).await?;
         for way in ways.into_iter().cycle().take(8) {
             handle.switch(way).await.map_err(Failure::during("exchange the transport"))?;
             ensure(handle.status().kind == Some(way.kind), || "another kind".into())?;
-            let weather = &both_weathers[&way.kind];
-            weather.after(40_000).await?;
+            let faults = &faults_of_all[&way.kind];
+            faults.after(40_000).await?;
         }
         Ok(())
     };

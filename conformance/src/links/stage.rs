@@ -1,6 +1,6 @@
-//! Two nodes of one cluster, each with a proxy's part of a link, and the weather between them.
+//! Two nodes of one cluster, each with a proxy's part of a link, and the faults between them.
 
-use super::weather::{Road, Weather, goes_by_relay};
+use super::faults::{Faults, Road, goes_by_relay};
 use super::{Done, Failure, within};
 use link::{Config, Event, Over, Timing};
 use std::collections::BTreeMap;
@@ -179,7 +179,7 @@ impl Drop for Side {
     }
 }
 
-/// The two, joined through the weather.
+/// The two, joined through the faults.
 pub struct Bed {
     /// The cluster of the nodes.
     pub cluster: Cluster,
@@ -188,7 +188,7 @@ pub struct Bed {
     /// The side that listens.
     pub far: Side,
     /// The path between them, for each kind of transport that there is.
-    pub weather: BTreeMap<Kind, Weather>,
+    pub faults: BTreeMap<Kind, Faults>,
     /// Of the far side, TCP first.
     pub locators: Vec<Locator>,
     accepting: Vec<JoinHandle<()>>,
@@ -235,39 +235,39 @@ impl Bed {
             spin: Duration::from_micros(if side == 0 { 50 } else { 0 }),
         };
         let far = Side::start(settings(NEAR, 1, None))?;
-        let (mut weather, mut locators, mut accepting) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (mut faults, mut locators, mut accepting) = (BTreeMap::new(), Vec::new(), Vec::new());
         for kind in cluster.kinds(kind) {
             let listener = Listener::bind(local(kind), tls.clone()).await;
             let listener = listener.map_err(Failure::during("listen"))?;
             let locator = listener.locator();
             let between = match locator.address {
-                Address::Tipc(address) => Weather::tipc(address)?,
+                Address::Tipc(address) => Faults::tipc(address)?,
                 Address::Ip(address) => match kind {
-                    Kind::Quic => Weather::udp(address).await?,
-                    Kind::Ethernet => Weather::frames(address, cluster.road.as_ref()).await?,
-                    Kind::Tcp | Kind::Tipc => Weather::tcp(address).await?,
+                    Kind::Quic => Faults::udp(address).await?,
+                    Kind::Ethernet => Faults::frames(address, cluster.road.as_ref()).await?,
+                    Kind::Tcp | Kind::Tipc => Faults::tcp(address).await?,
                 },
             };
-            weather.insert(kind, between);
+            faults.insert(kind, between);
             locators.push(locator);
             accepting.push(accept(listener, far.handle.clone()));
         }
-        let there = weather.get(&kind).ok_or_else(|| Failure(format!("{kind} can't be had here")))?;
+        let there = faults.get(&kind).ok_or_else(|| Failure(format!("{kind} can't be had here")))?;
         let locators_through = vec![Locator { kind, address: there.address }];
         let dial = Dial { locators: locators_through, tls: cluster.tls(NEAR)? };
         let near = Side::start(settings(FAR, 0, Some(dial)))?;
-        Ok(Self { cluster, near, far, weather, locators, accepting })
+        Ok(Self { cluster, near, far, faults, locators, accepting })
     }
 
-    /// The way to the far side by a kind, through its weather.
+    /// The way to the far side by a kind, through its faults.
     #[must_use]
     pub fn through(&self, kind: Kind) -> Locator {
-        Locator { kind, address: self.weather(kind).address }
+        Locator { kind, address: self.faults(kind).address }
     }
 
-    /// The weather of a kind.
+    /// The faults of a kind.
     #[must_use]
-    pub fn weather(&self, kind: Kind) -> &Weather {
-        &self.weather[&kind]
+    pub fn faults(&self, kind: Kind) -> &Faults {
+        &self.faults[&kind]
     }
 }

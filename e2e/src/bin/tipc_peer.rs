@@ -16,9 +16,9 @@
 
 use bench::choice::Choice;
 use bench::links::plan::{Arm, CASES, Plan as Measured};
+use conformance::links::faults::{go_by_relay, relay};
 use conformance::links::stage::{FAR, NEAR, Side, accept, config};
 use conformance::links::talk::{Plan, talk};
-use conformance::links::weather::{go_by_relay, relay};
 use conformance::links::{Cluster, Done, Failure, SCENARIOS, ensure, within};
 use e2e::tipc_guest::{ALL, is_of_suite, suite};
 use std::future::{pending, ready};

@@ -476,8 +476,8 @@ fn incarnations(host: &Host) -> Vec<u64> {
     nodes.iter().filter_map(|node| node["incarnation"].as_u64()).collect()
 }
 
-/// The nodes that were doubted, by the history that etcd keeps.
-fn doubted(etcd: &Etcd<'_>, revisions: std::ops::RangeInclusive<u64>) -> Vec<String> {
+/// The nodes that were suspected, by the history that etcd keeps.
+fn suspected(etcd: &Etcd<'_>, revisions: std::ops::RangeInclusive<u64>) -> Vec<String> {
     let mut found: Vec<String> = revisions
         .flat_map(|revision| {
             let revision = format!("--rev={revision}");
@@ -495,9 +495,9 @@ fn doubted(etcd: &Etcd<'_>, revisions: std::ops::RangeInclusive<u64>) -> Vec<Str
 }
 
 /// Stops etcd for less than a lease leaves, and for longer than a renewal takes. Whether both nodes
-/// were doubted, and went on all the same: a machine that is so busy that they are cut off by that
-/// proves nothing.
-fn goes_on_although_doubted(bed: &Bed, etcd: &Etcd<'_>) -> bool {
+/// were suspected, and went on all the same: a machine that is so busy that they are cut off by
+/// that proves nothing.
+fn goes_on_although_suspected(bed: &Bed, etcd: &Etcd<'_>) -> bool {
     let (a, before) = (bed.host(0), etcd.revision());
     let lived = incarnations(a);
     etcd.stop();
@@ -505,16 +505,18 @@ fn goes_on_although_doubted(bed: &Bed, etcd: &Etcd<'_>) -> bool {
     bed.until("they wait for it", TIMEOUT, || stopped.elapsed() > Duration::from_millis(650));
     etcd.go_on();
     let took = stopped.elapsed();
-    // Longer than who doubts waits for an answer.
-    bed.until("doubts would be ripe", TIMEOUT, || stopped.elapsed() > took + Duration::from_secs(4));
-    let doubted = doubted(etcd, before + 1..=etcd.revision());
+    // Longer than who suspects waits for an answer.
+    bed.until("suspicions would be ripe", TIMEOUT, || stopped.elapsed() > took + Duration::from_secs(4));
+    let suspected = suspected(etcd, before + 1..=etcd.revision());
     let live = incarnations(a);
-    println!("etcd stood still for {took:?}; doubted: {doubted:?}; incarnations {lived:?}, then {live:?}");
-    doubted == ["alpha", "beta"] && live == lived
+    println!(
+        "etcd stood still for {took:?}; suspected: {suspected:?}; incarnations {lived:?}, then {live:?}"
+    );
+    suspected == ["alpha", "beta"] && live == lived
 }
 
 #[test]
-fn nodes_that_are_doubted_while_etcd_stands_still_go_on() {
+fn nodes_that_are_suspected_while_etcd_stands_still_go_on() {
     if Etcd::missing() {
         return;
     }
@@ -523,9 +525,9 @@ fn nodes_that_are_doubted_while_etcd_stands_still_go_on() {
     let lives = pid(bed.host(1), "one");
     let went_on = (0..TRIES).any(|_| {
         bed.until("both take part", TIMEOUT, || bed.hosts().iter().all(|host| alive(host) == 2));
-        goes_on_although_doubted(&bed, &etcd)
+        goes_on_although_suspected(&bed, &etcd)
     });
-    assert!(went_on, "{TRIES} times they were not doubted, or their lives were over{}", bed.logs());
+    assert!(went_on, "{TRIES} times they were not suspected, or their lives were over{}", bed.logs());
     assert_eq!(pid(bed.host(1), "one"), lives);
     bed.host(0).ok(&["down", "--all"]);
     bed.finish();
@@ -538,10 +540,10 @@ fn held(etcd: &Etcd<'_>, key: &str) -> serde_json::Value {
     said["kvs"][0].clone()
 }
 
-/// Whoever may write into etcd can write doubts, too: of them only the word that this very life is
-/// over ends it, and the node comes back.
+/// Whoever may write into etcd can write suspicions, too: of them only the word that this very life
+/// is over ends it, and the node comes back.
 #[test]
-fn doubts_that_are_garbage_or_of_another_life_end_nothing() {
+fn suspicions_that_are_garbage_or_of_another_life_end_nothing() {
     if Etcd::missing() {
         return;
     }
@@ -551,28 +553,28 @@ fn doubts_that_are_garbage_or_of_another_life_end_nothing() {
     let lives = pid(b, "one");
     bed.until("both take part", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
     let lived = incarnations(a);
-    let (doubt, earlier) = ("/tombolo/doubt/beta", "/tombolo/claim/of/an-earlier-life");
+    let (suspicion, earlier) = ("/tombolo/doubt/beta", "/tombolo/claim/of/an-earlier-life");
     let lease = etcd.ctl(&["lease", "grant", "600"]).out;
     let lease = format!("--lease={}", lease.split_whitespace().nth(1).expect("its number"));
     for value in ["garbage", r#"{"life":1}"#, r#"{"life":1,"by":"x"}"#] {
-        etcd.ctl_ok(&["put", doubt, value]);
-        bed.until("it is taken away", TIMEOUT, || held(&etcd, doubt).is_null());
+        etcd.ctl_ok(&["put", suspicion, value]);
+        bed.until("it is taken away", TIMEOUT, || held(&etcd, suspicion).is_null());
     }
     // What is bound to an earlier life goes with it, before this one goes on.
     etcd.ctl_ok(&["put", earlier, r#"{"node":"beta","incarnation":1}"#, &lease]);
-    etcd.ctl_ok(&["put", doubt, r#"{"life":1,"by":"x","over":true}"#, &lease]);
-    bed.until("it is taken away", TIMEOUT, || held(&etcd, doubt).is_null());
+    etcd.ctl_ok(&["put", suspicion, r#"{"life":1,"by":"x","over":true}"#, &lease]);
+    bed.until("it is taken away", TIMEOUT, || held(&etcd, suspicion).is_null());
     assert!(held(&etcd, earlier).is_null(), "a claim of a life that is over stays");
     assert_eq!(incarnations(a), lived, "a life was ended{}", bed.logs());
     // And now the life that it has.
     let life = held(&etcd, "/tombolo/alive/beta")["mod_revision"].as_u64().expect("a revision");
-    etcd.ctl_ok(&["put", doubt, &format!(r#"{{"life":{life},"by":"x","over":true}}"#)]);
+    etcd.ctl_ok(&["put", suspicion, &format!(r#"{{"life":{life},"by":"x","over":true}}"#)]);
     bed.until("it has another life", TIMEOUT, || {
         let live = incarnations(a);
         live.len() == 2 && live[0] == lived[0] && live[1] > lived[1]
     });
     bed.until("both take part again", TIMEOUT, || alive(a) == 2 && alive(b) == 2);
-    bed.until("nothing is left of it", TIMEOUT, || held(&etcd, doubt).is_null());
+    bed.until("nothing is left of it", TIMEOUT, || held(&etcd, suspicion).is_null());
     assert_eq!(pid(b, "one"), lives, "what may not run elsewhere goes on");
     a.ok(&["down", "--all"]);
     bed.finish();

@@ -103,7 +103,8 @@ fn a_grantee_can_write_no_state_and_change_no_size() {
 fn an_owner_that_says_it_moves_and_does_not_costs_the_copy_its_time() {
     let bed = Bed::new();
     let mut other = bed.bind("other");
-    let (_control, _memories, _data, states, grant) = lied(&bed, "liar", other.address(), GrantAccess::Write);
+    let (_control, _memories, _data, states, grant) =
+        lied(&bed, "hostile", other.address(), GrantAccess::Write);
     let place = offset_of(PLACE_FIRST).unwrap();
     for mapped in [false, true] {
         states.store_u64(place, STATE_MOVED, Ordering::SeqCst);
@@ -137,7 +138,7 @@ fn an_owner_that_scribbles_over_everything_deceives_its_grantees_and_no_more() {
     let bed = Bed::new();
     let mut other = bed.bind("other");
     let to = other.address();
-    let (_one, _memories, data, states, grant) = lied(&bed, "liar", to, GrantAccess::Write);
+    let (_one, _memories, data, states, grant) = lied(&bed, "hostile", to, GrantAccess::Write);
     let (_two, _others, honest_data, honest_states, honest) = lied(&bed, "honest", to, GrantAccess::Read);
     honest_states.store_u64(offset_of(PLACE_FIRST).unwrap(), STATE_LIVE, Ordering::SeqCst);
     honest_data.copy_in(0, &[5; 8192]);

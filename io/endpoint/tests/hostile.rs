@@ -54,7 +54,7 @@ impl Random {
     }
 }
 
-/// The faults that the liar may commit: the more there are, the sooner it is cut off.
+/// The faults that the hostile peer may commit: the more there are, the sooner it is cut off.
 #[derive(Clone, Copy, Debug)]
 struct Mischief {
     /// One in so many deeds touches the rings' own words and bytes; 0: none.
@@ -163,38 +163,40 @@ fn deed(
     }
 }
 
-struct Liar {
+struct HostilePeer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
     _region: Region,
 }
 
-fn hire(me: &mut Endpoint, liar: Address, mischief: Mischief, seed: u64) -> Liar {
+fn hire(me: &mut Endpoint, hostile: Address, mischief: Mischief, seed: u64) -> HostilePeer {
     let (here, there) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
     // Kept mapped, so that the memory outlives whoever closes first.
     let descriptors = there.into_descriptors();
     let region = Region::map(descriptors[4].as_fd(), 4096).unwrap();
     let there = channel::End::from_descriptors(Vec::from(descriptors)).unwrap();
-    me.introduce(liar, Rights::ALL, here).unwrap();
+    me.introduce(hostile, Rights::ALL, here).unwrap();
     let end = there.open_duplex(&OpenOptions::default()).unwrap();
     let (stop, whom) = (Arc::new(AtomicBool::new(false)), me.address());
     let stopped = Arc::clone(&stop);
-    let thread = thread::spawn(move || lie(end, liar, whom, mischief, seed, &stopped));
-    Liar { stop, thread, _region: region }
+    let thread = thread::spawn(move || lie(end, hostile, whom, mischief, seed, &stopped));
+    HostilePeer { stop, thread, _region: region }
 }
 
 /// Makes a call of some sort; says why the peer is gone, if it is.
-fn call(me: &mut Endpoint, liar: Address, random: &mut Random) -> Option<NoPeer> {
+fn call(me: &mut Endpoint, hostile: Address, random: &mut Random) -> Option<NoPeer> {
     let mut into = Vec::new();
     let deadline = Some(Instant::now() + CALL);
     let began = Instant::now();
     let failed: Option<Box<dyn std::any::Any>> = match random.below(7) {
-        0 => me.send(liar, 1, b"payload", deadline).err().map(|why| Box::new(why) as _),
-        1 => me.send_buffered(liar, 1, &[1; 90], deadline).err().map(|why| Box::new(why) as _),
-        2 => me.send_receive(liar, 1, b"what", &mut into, 50, deadline).err().map(|why| Box::new(why) as _),
-        3 => me.notify(liar, 3).err().map(|why| Box::new(why) as _),
+        0 => me.send(hostile, 1, b"payload", deadline).err().map(|why| Box::new(why) as _),
+        1 => me.send_buffered(hostile, 1, &[1; 90], deadline).err().map(|why| Box::new(why) as _),
+        2 => {
+            me.send_receive(hostile, 1, b"what", &mut into, 50, deadline).err().map(|why| Box::new(why) as _)
+        }
+        3 => me.notify(hostile, 3).err().map(|why| Box::new(why) as _),
         other => {
-            let from = if other == 4 { From::One(liar) } else { From::Any };
+            let from = if other == 4 { From::One(hostile) } else { From::Any };
             match me.receive(&from, &mut into, deadline) {
                 Ok(received) => {
                     if let Content::Request { asked, .. } = received.content {
@@ -209,7 +211,7 @@ fn call(me: &mut Endpoint, liar: Address, random: &mut Random) -> Option<NoPeer>
             }
         }
     };
-    assert!(began.elapsed() < CALL + LATE, "a liar kept a call for {:?}", began.elapsed());
+    assert!(began.elapsed() < CALL + LATE, "a hostile peer kept a call for {:?}", began.elapsed());
     let failed = failed?;
     gone(&*failed)
 }
@@ -241,16 +243,16 @@ fn whoever_keeps_to_no_rule_is_cut_off_and_harms_nobody_else() {
     let mut random = Random(0x1234_5678_9abc_def1);
     let mut rules: BTreeMap<String, u32> = BTreeMap::new();
     for life in 0..LIVES {
-        let liar = Address { slot: 2, generation: life + 1 };
+        let hostile = Address { slot: 2, generation: life + 1 };
         let mischief = match life % 4 {
             0 => Mischief { rings: 0, words: 0, headers: 0 },
             1 => Mischief { rings: 0, words: 50, headers: 0 },
             2 => Mischief { rings: 0, words: 0, headers: 40 },
             _ => Mischief { rings: 200, words: 100, headers: 100 },
         };
-        let hired = hire(&mut me, liar, mischief, random.next());
+        let hired = hire(&mut me, hostile, mischief, random.next());
         for made in 0..CALLS {
-            if let Some(why) = call(&mut me, liar, &mut random) {
+            if let Some(why) = call(&mut me, hostile, &mut random) {
                 let rule = match why {
                     NoPeer::Broken(_, Broken::Header(_)) => "header".to_owned(),
                     NoPeer::Broken(_, rule) => {
@@ -282,7 +284,8 @@ fn ask_bystander(me: &mut Endpoint, bystander: &mut Endpoint) {
     assert_eq!((received.content, into.as_slice()), (Content::Message { tag: 77 }, &b"all is well"[..]));
     me.notify(address(3), 1).unwrap();
     loop {
-        // Requests that were passed on to it for the liar may be in front, and are nothing to it.
+        // Requests that were passed on to it for the hostile peer may be in front, and are nothing
+        // to it.
         match bystander.receive(&From::Any, &mut into, soon()).unwrap().content {
             Content::Notices(_) => return,
             other => assert!(matches!(other, Content::Request { .. }), "{other:?}"),

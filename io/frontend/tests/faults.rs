@@ -230,7 +230,7 @@ fn a_backend_that_lies_loses_its_link_and_nothing_else() {
         bed.daemon.script(|script| script.instead = Some(instead));
         bed.daemon.kill_backend();
         bed.daemon.say_up();
-        until("the liar is there", || bed.daemon.inspect()["services"]["dns"]["up"] == true);
+        until("the hostile peer is there", || bed.daemon.inspect()["services"]["dns"]["up"] == true);
         let mut asker = bed.command("exec 3<>dns/query; echo lie >&3; cat <&3").spawn().unwrap();
         until(lie, || bed.daemon.inspect()["counters"]["violations"].as_u64().unwrap() > before);
         bed.daemon.script(|script| script.instead = None);

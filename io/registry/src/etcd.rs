@@ -10,17 +10,17 @@
 //! claims name their writer.)
 
 mod calls;
-mod doubts;
 mod lease;
 mod members;
 mod probe;
 mod said;
+mod suspicions;
 mod watching;
 
-pub use doubts::{Bound, Counted, Doubted, Watched};
 pub use lease::{Lease, Renewal};
 pub use members::EtcdMember;
 pub use said::{EtcdError, Trouble};
+pub use suspicions::{Bound, Counted, Suspected, Watched};
 
 use crate::{
     Entry, Expected, Registry, RegistryError, Watch, check_all, check_guarded, check_key, check_value,

@@ -14,8 +14,8 @@ mod watch;
 
 pub use embedded::Embedded;
 pub use etcd::{
-    Bound, Counted, DEADLINE, DEFAULT_PREFIX, Doubted, Etcd, EtcdError, EtcdMember, EtcdSettings, EtcdTls,
-    Lease, MAX_ENDPOINTS, Renewal, Trouble, Watched,
+    Bound, Counted, DEADLINE, DEFAULT_PREFIX, Etcd, EtcdError, EtcdMember, EtcdSettings, EtcdTls, Lease,
+    MAX_ENDPOINTS, Renewal, Suspected, Trouble, Watched,
 };
 pub use memory::Memory;
 pub use watch::{Change, Watch};

@@ -5,7 +5,7 @@
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use registry::{
-    Bound, Counted, Doubted, Etcd, EtcdSettings, EtcdTls, Expected, Registry, RegistryError, Renewal,
+    Bound, Counted, Etcd, EtcdSettings, EtcdTls, Expected, Registry, RegistryError, Renewal, Suspected,
     Trouble, Watched,
 };
 use std::time::{Duration, Instant};
@@ -130,79 +130,79 @@ fn alive(etcd: &Etcd) -> Bound {
 }
 
 #[test]
-fn a_renewal_counts_while_no_doubt_stands_and_who_leaves_one_stand_is_ended_with_all_that_is_bound() {
+fn a_renewal_counts_while_no_suspicion_stands_and_who_leaves_one_stand_is_ended_with_all_that_is_bound() {
     let Some(servers) = servers(3, &[]) else { return };
     let (holder, other) = (registry(&servers), registry(&servers));
     let within = Duration::from_secs(3);
     let lease = holder.grant(Duration::from_secs(60)).unwrap();
     let life = holder.put_leased("alive/a", b"1", Expected::Absent, &lease).unwrap();
     holder.put_leased("claim/x", b"a", Expected::Absent, &lease).unwrap();
-    let watched = Watched { alive: "alive/a", life, doubt: "doubt/a" };
-    let renew = || holder.renew_undoubted(&lease, watched, within).unwrap();
+    let watched = Watched { alive: "alive/a", life, suspicion: "doubt/a" };
+    let renew = || holder.renew_unsuspected(&lease, watched, within).unwrap();
     let of = alive(&other);
     assert_eq!((of.entry.revision, renew()), (life, Counted::Lasts));
 
-    let Doubted::Stands(first) = other.doubt(watched, &of, b"first", within).unwrap() else { panic!() };
+    let Suspected::Stands(first) = other.suspect(watched, &of, b"first", within).unwrap() else { panic!() };
     // Who asks twice, because an answer was lost, has written one; who comes second finds it.
-    assert_eq!(other.doubt(watched, &of, b"first", within).unwrap(), Doubted::Stands(first));
-    let before = other.doubt(watched, &of, b"second", within).unwrap();
-    assert!(matches!(&before, Doubted::Before(there) if there.revision == first), "{before:?}");
-    assert!(matches!(renew(), Counted::Doubted(there) if there.value == b"first"));
-    // It is taken away once, by who is in the life that is doubted.
+    assert_eq!(other.suspect(watched, &of, b"first", within).unwrap(), Suspected::Stands(first));
+    let before = other.suspect(watched, &of, b"second", within).unwrap();
+    assert!(matches!(&before, Suspected::Before(there) if there.revision == first), "{before:?}");
+    assert!(matches!(renew(), Counted::Suspected(there) if there.value == b"first"));
+    // It is taken away once, by who is in the life that is suspected.
     assert!(!holder.answer(Watched { life: life + 1, ..watched }, first, within).unwrap());
     assert!(holder.answer(watched, first, within).unwrap());
     assert!(!holder.answer(watched, first, within).unwrap());
     assert_eq!(renew(), Counted::Lasts);
-    assert!(!other.end_doubted(watched, &of, first, b"over").unwrap(), "it was answered");
+    assert!(!other.end_suspected(watched, &of, first, b"over").unwrap(), "it was answered");
 
-    let Doubted::Stands(second) = other.doubt(watched, &of, b"first", within).unwrap() else { panic!() };
+    let Suspected::Stands(second) = other.suspect(watched, &of, b"first", within).unwrap() else { panic!() };
     assert!(second > first);
-    assert!(!other.end_doubted(watched, &of, first, b"over").unwrap(), "that one was answered");
-    assert!(other.end_doubted(watched, &of, second, b"over").unwrap());
+    assert!(!other.end_suspected(watched, &of, first, b"over").unwrap(), "that one was answered");
+    assert!(other.end_suspected(watched, &of, second, b"over").unwrap());
     assert!(!holder.answer(watched, second, within).unwrap(), "it is too late");
-    assert!(matches!(renew(), Counted::Doubted(there) if there.value == b"over"));
+    assert!(matches!(renew(), Counted::Suspected(there) if there.value == b"over"));
     other.revoke_bound(&of).unwrap();
     other.revoke_bound(&of).unwrap();
     for key in ["alive/a", "doubt/a", "claim/x"] {
         assert_eq!(other.get(key).unwrap(), None, "{key}");
     }
     assert_eq!(renew(), Counted::Gone);
-    assert_eq!(other.doubt(watched, &of, b"third", within).unwrap(), Doubted::Over);
+    assert_eq!(other.suspect(watched, &of, b"third", within).unwrap(), Suspected::Over);
 }
 
-/// That no doubt stands is not enough: it goes with the life that was ended by it.
+/// That no suspicion stands is not enough: it goes with the life that was ended by it.
 #[test]
-fn a_renewal_does_not_count_for_another_life_although_nobody_doubts() {
+fn a_renewal_does_not_count_for_another_life_although_nobody_suspects() {
     let Some(servers) = servers(1, &[]) else { return };
     let (etcd, within) = (registry(&servers), Duration::from_secs(3));
     let (one, two) =
         (etcd.grant(Duration::from_secs(60)).unwrap(), etcd.grant(Duration::from_secs(60)).unwrap());
     let life = etcd.put_leased("alive/a", b"1", Expected::Absent, &one).unwrap();
     let of = alive(&etcd);
-    let watched = Watched { alive: "alive/a", life, doubt: "doubt/a" };
+    let watched = Watched { alive: "alive/a", life, suspicion: "doubt/a" };
     etcd.put_leased("alive/a", b"2", Expected::Anything, &two).unwrap();
-    assert_eq!(etcd.renew_undoubted(&one, watched, within).unwrap(), Counted::Gone);
-    assert_eq!(etcd.doubt(watched, &of, b"late", within).unwrap(), Doubted::Over);
+    assert_eq!(etcd.renew_unsuspected(&one, watched, within).unwrap(), Counted::Gone);
+    assert_eq!(etcd.suspect(watched, &of, b"late", within).unwrap(), Suspected::Over);
     etcd.delete("alive/a", Expected::Anything).unwrap();
-    assert_eq!(etcd.renew_undoubted(&two, watched, within).unwrap(), Counted::Gone);
+    assert_eq!(etcd.renew_unsuspected(&two, watched, within).unwrap(), Counted::Gone);
 }
 
 #[test]
-fn a_doubt_is_written_as_soon_as_there_is_a_leader_again() {
+fn a_suspicion_is_written_as_soon_as_there_is_a_leader_again() {
     let Some(mut servers) = servers(3, &[]) else { return };
     let etcd = registry(&servers);
     let lease = etcd.grant(Duration::from_secs(60)).unwrap();
     let life = etcd.put_leased("alive/a", b"1", Expected::Absent, &lease).unwrap();
-    let (of, watched) = (alive(&etcd), Watched { alive: "alive/a", life, doubt: "doubt/a" });
+    let (of, watched) = (alive(&etcd), Watched { alive: "alive/a", life, suspicion: "doubt/a" });
     servers.kill(1).unwrap();
     servers.kill(2).unwrap();
-    let refused = etcd.doubt(watched, &of, b"one", Duration::from_millis(300));
+    let refused = etcd.suspect(watched, &of, b"one", Duration::from_millis(300));
     assert!(matches!(refused, Err(RegistryError::Etcd(_))), "{refused:?}");
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| etcd.doubt(watched, &of, b"one", TIMEOUT));
+        let waits = scope.spawn(|| etcd.suspect(watched, &of, b"one", TIMEOUT));
         servers.restart(1).unwrap();
         let said = waits.join().unwrap();
-        assert!(matches!(said, Ok(Doubted::Stands(_))), "{said:?}");
+        assert!(matches!(said, Ok(Suspected::Stands(_))), "{said:?}");
     });
     assert_eq!(etcd.get("doubt/a").unwrap().unwrap().value, b"one");
 }

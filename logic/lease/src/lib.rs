@@ -8,9 +8,9 @@
 //!
 //! Nothing here waits or looks at a clock: times are handed in, in nanoseconds.
 
-mod doubts;
+mod suspicions;
 
-pub use doubts::{Doubt, Doubts, Suspicion};
+pub use suspicions::{Suspicion, SuspicionTiming, Suspicions};
 
 /// How long a lease lasts, and how it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

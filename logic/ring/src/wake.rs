@@ -36,7 +36,8 @@ pub enum Wake {
 
 impl Wake {
     /// The action by the word that we have just cleared. Only the end that clears it wakes: a burst
-    /// at a sleeper costs one signal. Nonsense is taken for a doorbell, which tells a liar nothing.
+    /// at a sleeper costs one signal. Nonsense is taken for a doorbell, which tells a hostile peer
+    /// nothing.
     #[must_use = "a sleeper has to be woken"]
     pub fn of(cleared: u64) -> Wake {
         match cleared {

@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Keeps a lease alive, and reads at the same time: two messages, of which either may be lost,
-    /// as `Etcd::renew_undoubted` sends them.
+    /// as `Etcd::renew_unsuspected` sends them.
     ///
     /// # Errors
     /// [`Failed::Unanswered`].

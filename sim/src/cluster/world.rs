@@ -5,7 +5,7 @@ use crate::cluster::coordination::{self, History, Server};
 use crate::cluster::links;
 use crate::cluster::machine::{Instance, Machine};
 use crate::etcd::{Change, Etcd};
-use crate::network::{Network, Place, Weather};
+use crate::network::{Faults, Network, Place};
 use crate::time::{Bell, MS, Time};
 use placement::{Want, Wish};
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,7 @@ use std::rc::{Rc, Weak};
 /// A rule that is broken on purpose, to see that the checks notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
-    /// A node takes over from one that it doubts before that one has stopped.
+    /// A node takes over from one that it suspects before that one has stopped.
     HastyHeir,
     /// A claim is put whoever has it.
     RudeClaim,
@@ -50,7 +50,7 @@ pub struct Config {
     /// Domains, beside one that serves keys and locks.
     pub domains: usize,
     /// The network.
-    pub weather: Weather,
+    pub faults: Faults,
     /// The most by which a clock runs fast or slow.
     pub drift_ppm: u64,
     /// The pause between two misfortunes, on average.
@@ -68,7 +68,7 @@ impl Config {
     #[must_use]
     pub fn of(seed: u64, planted: Option<Planted>) -> Self {
         let mut random = crate::random::Random::new(seed ^ 0x0005_eed0_fac1);
-        let weather = Weather {
+        let faults = Faults {
             usual_ns: [2, 5, 20, 100][random.index(4)] * MS,
             lost: [0, 5, 20, 60][random.index(4)],
             doubled: random.below(30),
@@ -78,7 +78,7 @@ impl Config {
             seed,
             machines: 2 + random.index(3),
             domains: 1 + random.index(4),
-            weather,
+            faults,
             drift_ppm: [100, 20_000][random.index(2)],
             trouble_every_ns: random.between(600, 4_000) * MS,
             trouble_ns: 20_000 * MS,
@@ -120,8 +120,8 @@ pub struct Came {
     pub starts: u64,
     /// Domains that were started elsewhere than before.
     pub elsewhere: u64,
-    /// Lives of nodes that another one ended, because they left a doubt stand.
-    pub ended_by_doubt: u64,
+    /// Lives of nodes that another one ended, because they left a suspicion stand.
+    pub ended_by_suspicion: u64,
     /// Times at which a node stopped what others may take over.
     pub fenced: u64,
     /// Planned moves that came to an end.
@@ -147,7 +147,7 @@ impl Came {
     pub fn add(&mut self, other: &Self) {
         self.starts += other.starts;
         self.elsewhere += other.elsewhere;
-        self.ended_by_doubt += other.ended_by_doubt;
+        self.ended_by_suspicion += other.ended_by_suspicion;
         self.fenced += other.fenced;
         self.moves += other.moves;
         self.deaths += other.deaths;
@@ -209,7 +209,7 @@ impl World {
         let server = Want { elsewhere: true, ..Want::new(DC, &format!("d{}", config.domains), Wish::Any) };
         wanted.push(Wanted { want: server, path: format!("{DC}/d{}", config.domains) });
         Rc::new(Self {
-            network: Network::new(config.weather),
+            network: Network::new(config.faults),
             etcd: RefCell::default(),
             election_until: Cell::new(0),
             watches: RefCell::default(),

@@ -3,9 +3,9 @@
 use super::look::encoded;
 use super::{client, up};
 use crate::cli::{ActArgs, PlaceArgs};
-use crate::output::Failure;
 use admin::Act;
 use rustix::process::Signal;
+use terminal::Failure;
 
 /// Names of signals that people send to programs, without `SIG`.
 const SIGNALS: [(&str, Signal); 12] = [

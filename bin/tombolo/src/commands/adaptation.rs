@@ -3,10 +3,10 @@
 use super::reserve::{nanos, rate};
 use super::{client, wait};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, harmless, print, print_json, print_table};
 use admin::adaptation::{AdaptationRow, SetAdaptation, amounts_text};
 use clap::{Args, Subcommand};
 use std::time::{Duration, UNIX_EPOCH};
+use terminal::{Failure, harmless, print, print_json, print_table};
 
 #[derive(Debug, Subcommand)]
 pub enum AdaptationCommand {

@@ -1,8 +1,8 @@
 //! `tombolo bench`.
 
-use crate::output::{Failure, with_causes};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use terminal::{Failure, with_causes};
 
 /// The program that measures, beside the one that is measured.
 const PROGRAM: &str = "tombolo-bench";

@@ -2,10 +2,10 @@
 
 use super::up::{base_of, read};
 use crate::cli::{CheckArgs, PlaceArgs};
-use crate::output::{Failure, print, print_json};
 use image::Kernel;
 use std::io::IsTerminal;
 use std::path::Path;
+use terminal::{Failure, print, print_json};
 use topology::{MachineKernel, Topology};
 
 /// The emulator of machines.

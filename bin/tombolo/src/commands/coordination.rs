@@ -10,10 +10,10 @@ use super::endpoint::from_node::{Where, where_to};
 use super::look::encoded;
 use super::{client, exec, wait};
 use crate::cli::{ExecArgs, PlaceArgs};
-use crate::output::Failure;
 use admin::{Entry, ServiceRow};
 use clap::{Args, Subcommand};
 use std::time::Duration;
+use terminal::Failure;
 
 /// The kind of services that keep keys and locks.
 const KIND: &str = "coordination";

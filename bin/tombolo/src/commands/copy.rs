@@ -3,10 +3,10 @@
 use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{CpArgs, PlaceArgs};
-use crate::output::Failure;
 use admin::Entry;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use terminal::Failure;
 
 /// One side of a copy.
 #[derive(Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ fn finished(status: std::process::ExitStatus, ours: domain::Result<()>) -> Resul
     if !status.success() {
         return Err(Failure::silent());
     }
-    ours.map_err(|error| Failure::new(crate::output::with_causes(&error)))
+    ours.map_err(|error| Failure::new(terminal::with_causes(&error)))
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use super::place;
 use crate::cli::{DaemonArgs, PlaceArgs};
-use crate::output::Failure;
 use node::daemon::{Config, run as run_daemon};
 use std::path::PathBuf;
+use terminal::Failure;
 use tracing_subscriber::EnvFilter;
 
 /// Says what is logged, in the words of `tracing_subscriber`: `info`, `node=debug`.

@@ -2,8 +2,8 @@
 
 use super::{daemon::program, place};
 use crate::cli::{DoctorArgs, PlaceArgs};
-use crate::output::{FAILED, Failure, Paint, print, print_json};
 use node::doctor::{Finding, State, can_run, examine};
+use terminal::{FAILED, Failure, Paint, print, print_json};
 
 /// Looks at the machine and prints what was found.
 pub fn run(arguments: &PlaceArgs, options: &DoctorArgs) -> Result<(), Failure> {

@@ -8,10 +8,10 @@ mod print;
 mod talk;
 
 use crate::cli::PlaceArgs;
-use crate::output::Failure;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
+use terminal::Failure;
 
 /// Above the options by which `send`, `call` and `receive` say who they are.
 const WHO: &str = "Who speaks";

@@ -8,9 +8,9 @@ pub use channels::ChannelCommand;
 
 use super::{client, wait};
 use crate::cli::{EventsArgs, PlaceArgs};
-use crate::output::{Failure, Paint, harmless, print};
 use admin::Event;
 use std::time::{Duration, UNIX_EPOCH};
+use terminal::{Failure, Paint, harmless, print};
 
 /// Prints what happened, and goes on where that is wanted; or does something about a channel.
 pub fn run(place: &PlaceArgs, arguments: &EventsArgs) -> Result<(), Failure> {

@@ -5,11 +5,11 @@ mod remote;
 use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{ExecArgs, PlaceArgs};
-use crate::output::{FAILED, Failure};
 use admin::client::Client;
 use admin::{Entry, ExecRequest};
 use domain::ExecOptions;
 use std::os::unix::process::CommandExt;
+use terminal::{FAILED, Failure};
 use wire::remote::PROTOCOL;
 
 /// Exit code where the command could not even be tried: what it would have ended with stays

@@ -1,9 +1,9 @@
 //! Completions and man pages, out of the definitions of the command line.
 
 use crate::cli::Cli;
-use crate::output::{Failure, print};
 use clap::CommandFactory;
 use std::path::Path;
+use terminal::{Failure, print};
 
 /// `tombolo completions SHELL`.
 pub fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {

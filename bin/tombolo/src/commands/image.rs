@@ -5,13 +5,13 @@ mod store;
 
 use super::{daemon, place};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, MISUSE, bytes, print, print_json};
 use clap::{Args, Subcommand, ValueEnum};
 use image::{Compression, GuestPrograms, Image, ImageError, Kernel, Progress, START, Spec};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use store::{GcArgs, ImportArgs, LsArgs, MeantArgs, PullArgs};
+use terminal::{Failure, MISUSE, bytes, print, print_json};
 
 /// Looks in the state directory and then at the machine itself.
 const AUTO: &str = "auto";

@@ -2,12 +2,12 @@
 
 use super::place;
 use crate::cli::{ImportArgs, PlaceArgs};
-use crate::output::{Failure, MISUSE, Paint, harmless, print, print_json};
 use compose::{Converted, Finding, Weight};
 use image_store::Store;
 use serde_json::{Value, json};
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
+use terminal::{Failure, MISUSE, Paint, harmless, print, print_json};
 
 /// Says of each key what becomes of it, and writes the topology file.
 pub fn run(place_arguments: &PlaceArgs, arguments: &ImportArgs) -> Result<(), Failure> {

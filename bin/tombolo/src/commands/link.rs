@@ -3,11 +3,11 @@
 use super::look::{clean, encoded};
 use super::{client, wait};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
 use admin::{LinkChange, LinkRow};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::io::stdout;
+use terminal::{Failure, Paint, bytes, print, print_json, print_table, seconds};
 
 #[derive(Debug, Subcommand)]
 pub enum LinkCommand {

@@ -1,9 +1,9 @@
 //! Tables that are shown once, or anew each second on a terminal.
 
-use crate::output::{Failure, print, print_json};
 use serde::Serialize;
 use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
+use terminal::{Failure, print, print_json};
 
 /// The time over which rates are measured, and after which a page is shown anew.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);

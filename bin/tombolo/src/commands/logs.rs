@@ -3,7 +3,6 @@
 use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{LogsArgs, PlaceArgs};
-use crate::output::{Failure, harmless_line, print};
 use admin::client::{Client, ClientError};
 use admin::place::Place;
 use admin::{Code, Entry};
@@ -11,6 +10,7 @@ use domain::{Layout, LogQuery, LogReader, Record, Waited};
 use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use terminal::{Failure, harmless_line, print};
 
 /// How long to wait for more before looking again; events come at once, this is for file systems
 /// without any.

@@ -3,10 +3,10 @@
 use super::live::{INTERVAL, NEW_PAGE};
 use super::{client, wait};
 use crate::cli::{InspectArgs, ListArgs, PlaceArgs, PsArgs, ServiceCommand};
-use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
 use admin::{DomainRow, HealthRow, LayerRow, ServiceRow};
 use serde_json::Value;
 use std::io::{IsTerminal, stdout};
+use terminal::{Failure, Paint, bytes, print, print_json, print_table, seconds};
 
 /// The state in `ps --json` of a guest whose command does not run yet.
 const BOOTING: &str = "booting";

@@ -3,7 +3,6 @@
 use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{NinepArgs, PlaceArgs};
-use crate::output::{Failure, harmless_line, print};
 use admin::client::{Client, ClientError};
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -11,6 +10,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use terminal::{Failure, harmless_line, print};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;

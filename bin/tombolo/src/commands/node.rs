@@ -6,7 +6,6 @@ mod etcd;
 use super::look::encoded;
 use super::{client, place, up, wait};
 use crate::cli::{ListArgs, PlaceArgs};
-use crate::output::{Failure, Paint, bytes, harmless, print, print_json, print_table, seconds};
 use ::admin::client::{Client, ClientError};
 use ::admin::{
     FreeRow, InitRequest, JoinRequest, NodeRow, NodesView, RemoveRequest, RotateRequest, Said, TokenRequest,
@@ -18,6 +17,7 @@ use etcd::EtcdArgs;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use terminal::{Failure, Paint, bytes, harmless, print, print_json, print_table, seconds};
 use topology::rate_text;
 
 /// How long the daemon may take to come back as a node of the cluster.

@@ -3,8 +3,8 @@
 use super::look::{clean, encoded};
 use super::{client, wait};
 use crate::cli::{MoveArgs, PlaceArgs};
-use crate::output::{Failure, print, print_json};
 use admin::{DomainMoveRequest, MoveOutcome, MoveReport};
+use terminal::{Failure, print, print_json};
 
 /// Moves a domain, and says how that went.
 pub fn run(place: &PlaceArgs, arguments: &MoveArgs) -> Result<(), Failure> {

@@ -5,7 +5,6 @@ mod watch;
 
 use super::{client, wait};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, bytes, print, print_json, print_table};
 use admin::reserve::{
     AdaptRequest, Adapted, Book, Change, DispatchedRow, JobRow, LinkSettings, MoveRequest, Named,
     NodeSettings, PolicyWord, Ran, RunRequest, VtmRow,
@@ -15,6 +14,7 @@ use reserve::{Arrivals, Costs, Means, Percent, Policy, Rule, Scenario, Span, Str
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use terminal::{Failure, bytes, print, print_json, print_table};
 use topology::{
     DiskShare, Enforce, Job, JobPolicy, Name, NetworkClass, NetworkShare, Outside, ProcessorShare, Reserve,
     Who, nanos_text, parse_nanos, parse_rate, parse_size, rate_text,

@@ -4,13 +4,13 @@ use super::look::{clean, encoded};
 use super::trace::{asker, mounted_at};
 use super::{client, wait};
 use crate::cli::{CheckServiceArgs, PlaceArgs};
-use crate::output::{Failure, print, print_json};
 use crate::roles::{CHECKER, CheckOrder, Finding, Report};
 use admin::client::Client;
 use admin::{Entry, ServiceRow};
 use domain::ExecOptions;
 use serde_json::{Value, json};
 use std::process::Stdio;
+use terminal::{Failure, print, print_json};
 
 /// Checks, prints, and fails where something was found.
 pub fn run(place: &PlaceArgs, arguments: &CheckServiceArgs) -> Result<(), Failure> {

@@ -3,8 +3,8 @@
 use super::look::{clean, encoded};
 use super::{client, wait};
 use crate::cli::{MoveServiceArgs, PlaceArgs};
-use crate::output::{Failure, print, print_json};
 use admin::{ServiceMoveRequest, ServiceMoved};
+use terminal::{Failure, print, print_json};
 
 /// Moves a service to a program of another domain, and says how long that took.
 pub fn run(place: &PlaceArgs, arguments: &MoveServiceArgs) -> Result<(), Failure> {

@@ -1,10 +1,10 @@
 //! `tombolo service new`: a folder with a service that runs.
 
 use crate::cli::{Language, NewServiceArgs};
-use crate::output::{Failure, MISUSE, print};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use terminal::{Failure, MISUSE, print};
 
 /// Where the crate for services is in the sources of Tombolo.
 const CRATE: &str = "io/service";

@@ -2,11 +2,11 @@
 
 use super::{client, live, wait};
 use crate::cli::{PlaceArgs, StatsArgs};
-use crate::output::{Failure, bytes, print_table};
 use admin::DomainRow;
 use admin::client::Client;
 use serde::Serialize;
 use std::time::Instant;
+use terminal::{Failure, bytes, print_table};
 
 /// The use of one domain.
 #[derive(Debug, Serialize)]

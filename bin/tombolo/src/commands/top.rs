@@ -3,11 +3,11 @@
 use super::stats::{Row, Sample, sample};
 use super::{client, link, live, look, reserve, stats, wait};
 use crate::cli::{PlaceArgs, StatsArgs};
-use crate::output::{Failure, print};
 use admin::client::Client;
 use admin::reserve::Book;
 use admin::{LinkRow, ServiceRow};
 use serde::Serialize;
+use terminal::{Failure, print};
 
 /// All that one page shows.
 #[derive(Debug, Serialize)]

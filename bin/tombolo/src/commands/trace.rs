@@ -3,7 +3,6 @@
 use super::look::{clean, encoded};
 use super::{client, wait};
 use crate::cli::{PlaceArgs, TraceArgs};
-use crate::output::{Failure, Paint, print, print_json};
 use crate::roles::{Arm, Calls, Order, PROBE, Probe};
 use admin::client::Client;
 use admin::{DomainRow, Entry, ServiceRow};
@@ -13,6 +12,7 @@ use std::collections::BTreeSet;
 use std::io::stdout;
 use std::path::PathBuf;
 use std::process::Stdio;
+use terminal::{Failure, Paint, print, print_json};
 
 /// Measures and prints.
 pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 
 use super::{daemon, place, wait};
 use crate::cli::{DownArgs, PlaceArgs, UpArgs};
-use crate::output::{Failure, INTERRUPTED, MISUSE, Paint, harmless, print};
 use admin::client::{Client, ClientError};
 use admin::place::Place;
 use admin::{CancelRequest, Cancelled, Code, DownRequest, Problem, Progress, UpRequest, Version};
@@ -13,6 +12,7 @@ use std::io::{BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use terminal::{Failure, INTERRUPTED, MISUSE, Paint, harmless, print};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the spinner turns.

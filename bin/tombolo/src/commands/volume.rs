@@ -3,10 +3,10 @@
 use super::look::{clean, encoded};
 use super::{client, wait};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, Paint, bytes, print, print_json, print_table};
 use admin::volume::{Change, ChangeVolume, CreateVolume, ReplicaRow, VolumeRow};
 use clap::{Args, Subcommand};
 use std::io::stdout;
+use terminal::{Failure, Paint, bytes, print, print_json, print_table};
 use topology::{DiskFormat, VolumeStore, parse_size};
 
 #[derive(Debug, Subcommand)]

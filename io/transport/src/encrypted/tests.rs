@@ -230,13 +230,13 @@ impl Key {
 }
 
 /// Somebody at the other end who has the keys, and says what no TLS would say.
-struct Liar {
+struct HostilePeer {
     socket: TcpStream,
     seals: Key,
     opens: Key,
 }
 
-impl Liar {
+impl HostilePeer {
     async fn with(configurations: &(Arc<ServerConfig>, Arc<ClientConfig>)) -> (Near, Self) {
         let (near, far) = both_of(configurations.clone()).await;
         let (socket, session) = far.into_inner();
@@ -274,10 +274,10 @@ async fn refuses(
     make: impl FnOnce(&mut Key) -> Vec<u8>,
     what: &str,
 ) {
-    let (mut near, mut liar) = Liar::with(configurations).await;
-    let mut records = make(&mut liar.seals);
-    records.extend(liar.seals.seal(DATA, b"behind", 0));
-    liar.socket.write_all(&records).await.unwrap();
+    let (mut near, mut hostile) = HostilePeer::with(configurations).await;
+    let mut records = make(&mut hostile.seals);
+    records.extend(hostile.seals.seal(DATA, b"behind", 0));
+    hostile.socket.write_all(&records).await.unwrap();
     let (heard, end) = all(&mut near).await;
     assert!(heard.is_empty(), "{what}: it hears {heard:?}");
     let error = end.expect_err(what);
@@ -287,7 +287,7 @@ async fn refuses(
     assert!(poll_fn(|cx| near.poll_send(cx, b"more")).await.is_err(), "{what}: it goes on");
     drop(near);
     let mut told = Vec::new();
-    liar.socket.read_to_end(&mut told).await.unwrap();
+    hostile.socket.read_to_end(&mut told).await.unwrap();
     if told.is_empty() {
         // rustls has no alert for a record without a kind. The end is no orderly one all the same.
         assert!(
@@ -296,7 +296,7 @@ async fn refuses(
         );
         return;
     }
-    let (kind, alert) = liar.opens.open(told);
+    let (kind, alert) = hostile.opens.open(told);
     assert!(kind == ALERT && alert[0] == 2 && alert[1] != 0, "{what}: {alert:?}");
 }
 
@@ -318,9 +318,9 @@ fn a_record_that_was_spoiled_or_repeated_or_overtaken_ends_it() {
             };
             refuses(&configurations, spoil, &format!("bit {bit} of byte {at}")).await;
         }
-        let (mut near, mut liar) = Liar::with(&configurations).await;
-        let record = liar.seals.seal(DATA, b"first", 0);
-        liar.socket.write_all(&[&record[..], &record].concat()).await.unwrap();
+        let (mut near, mut hostile) = HostilePeer::with(&configurations).await;
+        let record = hostile.seals.seal(DATA, b"first", 0);
+        hostile.socket.write_all(&[&record[..], &record].concat()).await.unwrap();
         let (heard, end) = all(&mut near).await;
         assert!(heard == b"first" && end.is_err(), "it was repeated: {heard:?}");
         let overtaken = |key: &mut Key| {
@@ -364,10 +364,10 @@ fn every_word_of_who_has_the_keys_is_understood_or_refused() {
             (ALERT, &[1, 0], 0, b""),
             (ALERT, &[1, 90], 0, b"behind"),
         ] {
-            let (mut near, mut liar) = Liar::with(&configurations).await;
-            let records = [liar.seals.seal(kind, carried, zeros), liar.seals.seal(DATA, b"behind", 0)];
-            liar.socket.write_all(&records.concat()).await.unwrap();
-            liar.socket.shutdown().await.unwrap();
+            let (mut near, mut hostile) = HostilePeer::with(&configurations).await;
+            let records = [hostile.seals.seal(kind, carried, zeros), hostile.seals.seal(DATA, b"behind", 0)];
+            hostile.socket.write_all(&records.concat()).await.unwrap();
+            hostile.socket.shutdown().await.unwrap();
             assert_eq!(all(&mut near).await.0, heard, "{kind} {carried:?}");
         }
         let nonsense: [(u8, &[u8], usize, &str); 13] = [
@@ -389,14 +389,14 @@ fn every_word_of_who_has_the_keys_is_understood_or_refused() {
             refuses(&configurations, |key| key.seal(kind, carried, zeros), what).await;
         }
         // It is told why it ends, and answers nothing.
-        let (mut near, mut liar) = Liar::with(&configurations).await;
+        let (mut near, mut hostile) = HostilePeer::with(&configurations).await;
         let revoked = [2, u8::from(AlertDescription::CertificateRevoked)];
-        let record = liar.seals.seal(ALERT, &revoked, 0);
-        liar.socket.write_all(&record).await.unwrap();
+        let record = hostile.seals.seal(ALERT, &revoked, 0);
+        hostile.socket.write_all(&record).await.unwrap();
         let error = all(&mut near).await.1.unwrap_err();
         assert!(error.to_string().contains("CertificateRevoked"), "{error}");
         drop(near);
-        assert_eq!(liar.socket.read(&mut [0; 9]).await.unwrap(), 0);
+        assert_eq!(hostile.socket.read(&mut [0; 9]).await.unwrap(), 0);
     });
 }
 
@@ -405,16 +405,17 @@ fn every_word_of_who_has_the_keys_is_understood_or_refused() {
 #[test]
 fn who_begins_a_message_and_does_not_end_it_is_answered_meanwhile() {
     run(async {
-        let (mut near, mut liar) = Liar::with(&configurations()).await;
-        let half = [liar.seals.seal(DATA, b"before", 0), liar.seals.seal(HANDSHAKE, &KEY_UPDATE[..4], 0)];
-        liar.socket.write_all(&half.concat()).await.unwrap();
+        let (mut near, mut hostile) = HostilePeer::with(&configurations()).await;
+        let half =
+            [hostile.seals.seal(DATA, b"before", 0), hostile.seals.seal(HANDSHAKE, &KEY_UPDATE[..4], 0)];
+        hostile.socket.write_all(&half.concat()).await.unwrap();
         assert_eq!(hear(&mut near, 6).await, b"before");
         // The half of the message came with that.
         say(&mut near, b"meanwhile").await;
         put(&mut near, b"and this", 9).await;
-        assert_eq!(liar.told().await, (DATA, b"meanwhile".to_vec()));
-        assert_eq!(liar.told().await, (DATA, b"and this".to_vec()));
-        liar.socket.write_all(&liar.seals.seal(DATA, b"out of place", 0)).await.unwrap();
+        assert_eq!(hostile.told().await, (DATA, b"meanwhile".to_vec()));
+        assert_eq!(hostile.told().await, (DATA, b"and this".to_vec()));
+        hostile.socket.write_all(&hostile.seals.seal(DATA, b"out of place", 0)).await.unwrap();
         let (heard, end) = all(&mut near).await;
         assert!(heard.is_empty() && end.is_err());
     });
@@ -424,13 +425,13 @@ fn who_begins_a_message_and_does_not_end_it_is_answered_meanwhile() {
 fn who_says_nothing_again_and_again_is_refused() {
     run(async {
         let configurations = configurations();
-        let (mut near, mut liar) = Liar::with(&configurations).await;
-        let empty: Vec<u8> = (0..64).flat_map(|_| liar.seals.seal(DATA, b"", 0)).collect();
-        liar.socket.write_all(&empty).await.unwrap();
+        let (mut near, mut hostile) = HostilePeer::with(&configurations).await;
+        let empty: Vec<u8> = (0..64).flat_map(|_| hostile.seals.seal(DATA, b"", 0)).collect();
+        hostile.socket.write_all(&empty).await.unwrap();
         assert!(all(&mut near).await.1.is_err(), "records of nothing");
-        let (mut near, mut liar) = Liar::with(&configurations).await;
-        let cancelled: Vec<u8> = (0..64).flat_map(|_| liar.seals.seal(ALERT, &[1, 90], 0)).collect();
-        liar.socket.write_all(&cancelled).await.unwrap();
+        let (mut near, mut hostile) = HostilePeer::with(&configurations).await;
+        let cancelled: Vec<u8> = (0..64).flat_map(|_| hostile.seals.seal(ALERT, &[1, 90], 0)).collect();
+        hostile.socket.write_all(&cancelled).await.unwrap();
         assert!(all(&mut near).await.1.is_err(), "alerts that say nothing");
         // Changes of keys: rustls makes them for us, and each key is used for nothing.
         let (mut near, mut far) = both_of(configurations).await;

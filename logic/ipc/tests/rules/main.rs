@@ -126,7 +126,7 @@ fn a_deadline_is_kept_however_much_there_is_to_drop() {
 }
 
 #[test]
-fn a_window_that_is_said_to_be_more_than_was_sent_cuts_off_the_liar() {
+fn a_window_that_is_said_to_be_more_than_was_sent_cuts_off_the_hostile_peer() {
     let mut me = endpoint(1);
     let stranger = with_stranger(&mut me, 2);
     stranger.word(Way::In, Word::Received, |word| *word = 1 << 40);

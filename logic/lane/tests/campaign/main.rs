@@ -1,20 +1,20 @@
 //! Two sides of a lane over a network out of a seed: frames are lost, doubled, overtaken, spoiled,
 //! kept and said again much later, cut short, and forged by a station that has no keys. Whatever
-//! happens, both streams come whole and in order, and soon after the weather is fair. `LANE_SEED=n`
+//! happens, both streams come whole and in order, and soon after the faults end. `LANE_SEED=n`
 //! plays one again.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod network;
 
 use lane::{Config, Heard, Lane};
-use network::{Network, Paper, Weather, XorShift};
+use network::{Faults, Network, Paper, XorShift};
 use wire::lane::{Header, LONG_FRAME_BYTES, State, kind, state_flag};
 
 /// Campaigns of one run.
 const CAMPAIGNS: u64 = 120;
 /// Bytes that each side sends.
 const BYTES: usize = 400_000;
-/// No campaign takes longer, in simulated µs: the weather ends long before.
+/// No campaign takes longer, in simulated µs: the faults end long before.
 const LIMIT_US: u64 = 60_000_000;
 
 fn config(to: u64, frame_bytes: usize) -> Config {
@@ -106,7 +106,7 @@ fn play(seed: u64) {
     let mut random = XorShift::new(seed);
     let frame_bytes = [1452, 1500, 9000, 65_535, LONG_FRAME_BYTES][random.below(5) as usize];
     let mut sides = [Side::new(seed, 1, frame_bytes), Side::new(seed, 2, frame_bytes)];
-    let mut network = Network::new(Weather::of(&mut random));
+    let mut network = Network::new(Faults::of(&mut random));
     let mut now_us = 0;
     while !sides.iter().all(Side::is_done) {
         assert!(!sides.iter().any(|side| side.lane.is_cut()), "nothing cuts");
@@ -119,7 +119,7 @@ fn play(seed: u64) {
                 network.send(now_us, 1 - place, frame, &mut random);
             }
         }
-        network.weather.pass(now_us, &mut random);
+        network.faults.pass(now_us, &mut random);
         while let Some((to, mut frame)) = network.next(now_us) {
             sides[to].hear(now_us, &mut frame, &mut random);
         }
@@ -127,7 +127,7 @@ fn play(seed: u64) {
 }
 
 #[test]
-fn streams_come_whole_and_in_order_through_any_weather() {
+fn streams_come_whole_and_in_order_through_any_faults() {
     if let Some(seed) = std::env::var("LANE_SEED").ok().and_then(|seed| seed.parse().ok()) {
         return play(seed);
     }
@@ -137,7 +137,7 @@ fn streams_come_whole_and_in_order_through_any_weather() {
     }
 }
 
-/// A pair of sides in fair weather, and time for both.
+/// A pair of sides without faults, and time for both.
 fn pair() -> [Side; 2] {
     [Side::new(7, 1, 1500), Side::new(7, 2, 1500)]
 }

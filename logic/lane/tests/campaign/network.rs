@@ -65,7 +65,7 @@ impl Open for Paper {
 }
 
 /// Of so many frames one suffers; 0: none.
-pub struct Weather {
+pub struct Faults {
     lost: u64,
     doubled: u64,
     late: u64,
@@ -80,7 +80,7 @@ pub struct Weather {
     fair_at_us: u64,
 }
 
-impl Weather {
+impl Faults {
     pub fn of(random: &mut XorShift) -> Self {
         let mut one = |choices: [u64; 4]| choices[random.below(4) as usize];
         Self {
@@ -108,15 +108,15 @@ impl Weather {
 }
 
 pub struct Network {
-    pub weather: Weather,
+    pub faults: Faults,
     flying: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     kept: Vec<(usize, Vec<u8>)>,
     count: u64,
 }
 
 impl Network {
-    pub fn new(weather: Weather) -> Self {
-        Self { weather, flying: BTreeMap::new(), kept: Vec::new(), count: 0 }
+    pub fn new(faults: Faults) -> Self {
+        Self { faults, flying: BTreeMap::new(), kept: Vec::new(), count: 0 }
     }
 
     fn fly(&mut self, at_us: u64, to: usize, frame: Vec<u8>) {
@@ -126,11 +126,11 @@ impl Network {
 
     pub fn send(&mut self, now_us: u64, to: usize, mut frame: Vec<u8>, random: &mut XorShift) {
         assert!(frame.len() <= 65_535);
-        let mut at_us = now_us + self.weather.trip_us / 2;
-        if now_us < self.weather.black_until_us || random.one_of(self.weather.lost) {
+        let mut at_us = now_us + self.faults.trip_us / 2;
+        if now_us < self.faults.black_until_us || random.one_of(self.faults.lost) {
             return;
         }
-        if random.one_of(self.weather.kept) {
+        if random.one_of(self.faults.kept) {
             self.kept.push((to, frame.clone()));
             let chosen = random.below(self.kept.len() as u64) as usize;
             let (to, old) = self.kept[chosen].clone();
@@ -138,17 +138,17 @@ impl Network {
             let to = if random.one_of(3) { 1 - to } else { to };
             self.fly(at_us + random.below(1000), to, old);
         }
-        if random.one_of(self.weather.doubled) {
+        if random.one_of(self.faults.doubled) {
             self.fly(at_us + random.below(3_000), to, frame.clone());
         }
-        if random.one_of(self.weather.late) {
-            at_us += random.below(4 * self.weather.trip_us + 500);
+        if random.one_of(self.faults.late) {
+            at_us += random.below(4 * self.faults.trip_us + 500);
         }
-        if random.one_of(self.weather.spoiled) {
+        if random.one_of(self.faults.spoiled) {
             let at = random.below(frame.len() as u64) as usize;
             frame[at] ^= 1 << random.below(8);
         }
-        if random.one_of(self.weather.cut) {
+        if random.one_of(self.faults.cut) {
             frame.truncate(random.below(frame.len() as u64) as usize);
         } else if random.one_of(3) {
             // Ethernet pads what is short.

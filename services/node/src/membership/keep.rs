@@ -2,7 +2,7 @@
 //! the other nodes and the authority. Each has a thread, because the registry's calls block; when
 //! one stops being answered, the fence closes by the clock alone.
 
-use super::doubts::{self, Keys, MAX_WORDS, Word};
+use super::suspicions::{self, Keys, MAX_WORDS, Word};
 use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED, Trouble};
 use super::{boottime_ns, clock, failed, issued, remembered, to_json, unix_s};
 use admin::Problem;
@@ -63,8 +63,8 @@ impl Cluster {
         std::thread::Builder::new().name("lease".into()).spawn(move || one.keep_lease(&say, &one_over))?;
         std::thread::Builder::new().name("members".into()).spawn(move || other.follow(&other_over))?;
         std::thread::Builder::new()
-            .name("doubts".into())
-            .spawn(move || third.doubt_others(&words, &third_over))?;
+            .name("suspicions".into())
+            .spawn(move || third.suspect_others(&words, &third_over))?;
         std::thread::Builder::new()
             .name("authority".into())
             .spawn(move || fourth.keep_authority(&runtime, &fourth_over))?;
@@ -82,7 +82,7 @@ impl Cluster {
                 (Next::Wait(until), _) => Some(Duration::from_nanos(until.saturating_sub(now))),
                 (Next::Renew, Some(life)) => self.renew(&mut holder, life, say),
                 (Next::Grant | Next::Renew, _) => match self.begin(&mut holder, now) {
-                    // What is held is held from the first renewal on that says that nobody doubts
+                    // What is held is held from the first renewal on that says that nobody suspects
                     // it.
                     Ok(begun) => self.renew(&mut holder, current.insert(begun), say),
                     Err(problem) => {
@@ -106,18 +106,18 @@ impl Cluster {
         let _full = say.try_send(Word::Asked(sent));
         let keys = Keys::of(self.me());
         let watched = keys.watched(life.revision);
-        let counted = self.etcd().renew_undoubted(&life.lease, watched, RENEW_TIMEOUT);
+        let counted = self.etcd().renew_unsuspected(&life.lease, watched, RENEW_TIMEOUT);
         if counted.is_ok() {
             let _full = say.try_send(Word::Answered);
         }
         let said = match counted {
-            Ok(Counted::Doubted(there)) => self.answer(&keys, life, &there),
+            Ok(Counted::Suspected(there)) => self.answer(&keys, life, &there),
             other => other,
         };
         match said {
             Ok(Counted::Lasts) => holder.renewed(life.number, sent),
-            // Somebody else took that doubt away: the next renewal says what there is.
-            Ok(Counted::Doubted(_)) => {}
+            // Somebody else took that suspicion away: the next renewal says what there is.
+            Ok(Counted::Suspected(_)) => {}
             Ok(Counted::Gone) => {
                 holder.lost(life.number);
                 self.say_why("its lease ended: it was cut off from the registry for too long");
@@ -135,10 +135,10 @@ impl Cluster {
         None
     }
 
-    /// Takes a doubt of this node away. Its life lasts if it could: then none stood at a moment
+    /// Takes a suspicion of this node away. Its life lasts if it could: then none stood at a moment
     /// after the renewal was sent that found this one.
     fn answer(&self, keys: &Keys, life: &Life, there: &Entry) -> Result<Counted, RegistryError> {
-        let said = doubts::read(self.me(), there);
+        let said = suspicions::read(self.me(), there);
         if let Some(record) = said.filter(|record| record.over) {
             if record.life == life.revision {
                 tracing::warn!(by = record.by, "another node found that this one's life is over");
@@ -146,15 +146,15 @@ impl Cluster {
             }
             // An earlier life was ended, and that is not done yet: claims that are bound to it go
             // before this one begins.
-            for (key, bound) in self.etcd().list_bound(&keys.doubt)? {
-                if key == keys.doubt && bound.entry == *there {
+            for (key, bound) in self.etcd().list_bound(&keys.suspicion)? {
+                if key == keys.suspicion && bound.entry == *there {
                     self.etcd().revoke_bound(&bound)?;
                 }
             }
         }
         let answered = self.etcd().answer(keys.watched(life.revision), there.revision, RENEW_TIMEOUT)?;
-        tracing::debug!(answered, "this node was doubted");
-        Ok(if answered { Counted::Lasts } else { Counted::Doubted(there.clone()) })
+        tracing::debug!(answered, "this node was suspected");
+        Ok(if answered { Counted::Lasts } else { Counted::Suspected(there.clone()) })
     }
 
     /// Takes another lease, and says by it that this node lives.

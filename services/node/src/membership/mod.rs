@@ -8,7 +8,6 @@ mod authority;
 mod call;
 pub(crate) mod clock;
 mod config;
-mod doubts;
 pub(crate) mod etcd_view;
 pub(crate) mod growth;
 pub(crate) mod init;
@@ -24,6 +23,7 @@ pub(crate) mod replace;
 pub(crate) mod restore;
 pub(crate) mod rotate;
 mod serve;
+mod suspicions;
 pub(crate) mod token;
 mod trusted;
 mod visitors;
@@ -89,8 +89,8 @@ pub(crate) struct AliveRecord {
     /// The start of its machine: two machines with one name are noticed.
     pub(crate) boot: String,
     pub(crate) since_unix_s: u64,
-    /// It counts no renewal while a doubt of it stands, and believes in one that it counts for less
-    /// than this after it was sent. None: it is of a release that knows of no doubts.
+    /// It counts no renewal while a suspicion of it stands, and believes in one that it counts for
+    /// less than this after it was sent. None: it is of a release that knows of no suspicions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answers_within_ms: Option<u64>,
 }

@@ -1,8 +1,8 @@
 //! Adaptations: several promises change in one step, or none; and how long that took to have
 //! effect.
 
+use super::actuator::Caveats;
 use super::dispatchers::{self, Turn};
-use super::keeper::Caveats;
 use super::{Book, EFFECT_PAUSE, EFFECT_TIMEOUT, Entry, State, choice, refused, tell, unknown};
 use admin::reserve::{AdaptRequest, Adapted, Change, MoveRequest};
 use admin::{Code, Problem};
@@ -296,19 +296,19 @@ impl Book {
         let Some(entry) = entries.get(&step.name).filter(|entry| entry.in_force) else {
             return Ok(Vec::new());
         };
-        let changed = self.keeper.keep_change(&entry.cgroup, &step.from, &step.to, entry.is_by_quota());
+        let changed = self.actuator.keep_change(&entry.cgroup, &step.from, &step.to, entry.is_by_quota());
         let mut caveats = match changed {
             // Who has just ended is not there to be kept anything.
-            Err(_) if !self.keeper.cgroups().exists(&entry.cgroup) => return Ok(Vec::new()),
+            Err(_) if !self.actuator.cgroups().exists(&entry.cgroup) => return Ok(Vec::new()),
             other => other?,
         };
         let number = |promise: &Promise| promise.processor.map(|(number, _)| number);
         if number(&step.from) != number(&step.to) && entry.kept_by != Some(Kind::Deadline) {
             let processor = number(&step.to).and_then(|number| settings.processors.get(number).copied());
-            caveats.extend(self.keeper.pin(&entry.cgroup, processor));
+            caveats.extend(self.actuator.pin(&entry.cgroup, processor));
         }
         if step.from.network != step.to.network {
-            let cgroups = self.keeper.cgroups();
+            let cgroups = self.actuator.cgroups();
             let changed = links.change(&step.name, &entry.cgroup, &step.to, settings, cgroups);
             caveats.extend(changed.map_err(|why| format!("the network: {why}"))?);
         }
@@ -318,7 +318,7 @@ impl Book {
     /// Returns the domains whose quota has changed, and the number of periods that each has had so
     /// far.
     fn waiting(&self, state: &State, steps: &[Step]) -> Vec<(String, u64)> {
-        let cgroups = self.keeper.cgroups();
+        let cgroups = self.actuator.cgroups();
         let changed = steps.iter().filter(|step| step.from.processor != step.to.processor);
         let entries = changed.filter_map(|step| state.entries.get(&step.name));
         let by_quota = entries.filter(|entry| entry.in_force && entry.is_by_quota());
@@ -332,7 +332,7 @@ impl Book {
     /// something else from now on is.
     fn await_effect(&self, done: Done) -> Result<Adapted, Problem> {
         let Done { mut adapted, decided, mut waiting, mut generations, patience, others } = done;
-        let cgroups = self.keeper.cgroups();
+        let cgroups = self.actuator.cgroups();
         let mut last_us = 0;
         let mut is_seen = !waiting.is_empty() || !generations.is_empty();
         while is_seen && !(waiting.is_empty() && generations.is_empty()) {

@@ -45,7 +45,7 @@ impl Book {
             return Counted::default();
         };
         let (cgroup, kept_by) = (entry.cgroup.clone(), entry.kept_by);
-        let cgroups = self.keeper.cgroups();
+        let cgroups = self.actuator.cgroups();
         let usage = cgroups.usage(&cgroup);
         match kept_by {
             Some(Kind::Table) => {
@@ -69,7 +69,7 @@ impl Book {
     /// How long the processes of one have waited for what a controller gives, in us.
     pub(crate) fn pressure_us(&self, name: &str, controller: &str) -> Option<u64> {
         let cgroup = self.lock().entries.get(name).filter(|entry| entry.in_force)?.cgroup.clone();
-        self.keeper.cgroups().pressure_us(&cgroup, controller)
+        self.actuator.cgroups().pressure_us(&cgroup, controller)
     }
 
     /// Whether these changes could be made now.

@@ -80,7 +80,7 @@ impl Book {
     pub(crate) fn proxy_came(&self, node: &str, cgroup: &str) {
         let mut state = self.lock();
         let settings = state.settings.clone();
-        state.links.proxy_came(node, cgroup, &settings, self.keeper.cgroups());
+        state.links.proxy_came(node, cgroup, &settings, self.actuator.cgroups());
     }
 
     /// There is no proxy for a node any more, and none will come.

@@ -6,13 +6,13 @@
 //! its file's is kept in the registry, so that the next daemon goes on from it; the kernel goes on
 //! by itself meanwhile.
 
+mod actuator;
 mod adapt;
 mod choice;
 mod dispatchers;
 mod face;
 mod held;
 mod history;
-mod keeper;
 mod link;
 mod network;
 mod offer;
@@ -25,13 +25,13 @@ mod watch;
 mod written;
 
 use crate::base::RegistryDebug;
+use actuator::{Actuator, Caveats};
 use adapt::Adaptations;
 use admin::reserve::NodeSettings;
 use admin::{Code, Problem};
 use dispatchers::Dispatchers;
 use enforce::{Kind, Vtm};
 use history::History;
-use keeper::{Caveats, Keeper};
 use network::Links;
 use registry::{Expected, RegistryError};
 use reserve::Heuristic;
@@ -135,7 +135,7 @@ pub enum BookError {
 /// The book of one node.
 #[derive(Debug)]
 pub(crate) struct Book {
-    keeper: Keeper,
+    actuator: Actuator,
     /// The recent samples and changes.
     history: History,
     registry: Arc<dyn RegistryDebug>,
@@ -287,7 +287,7 @@ impl Book {
             runs: 0,
         };
         Ok(Self {
-            keeper: Keeper::new(cgroups, top, &layout.state_dir),
+            actuator: Actuator::new(cgroups, top, &layout.state_dir),
             history: History::default(),
             registry,
             run_top: format!("{top}+run"),
@@ -373,7 +373,7 @@ impl Book {
         }
         state.refused.retain(|name, _| name.split_once('/').is_none_or(|(of, _)| of != dc));
         if state.entries.is_empty() {
-            self.keeper.stand_down();
+            self.actuator.stand_down();
         }
         self.publish(&state);
         Ok(())
@@ -402,7 +402,7 @@ impl Book {
         if let Some(entry) = state.entries.remove(name) {
             state.links.drop_class(name);
             state.dispatchers.drop_vtm(name, &self.there());
-            if let Err(error) = self.keeper.release(&entry.cgroup) {
+            if let Err(error) = self.actuator.release(&entry.cgroup) {
                 tracing::warn!(name, error, "a promise that is over can't be taken from its cgroup");
             }
         }
@@ -411,7 +411,7 @@ impl Book {
 
     /// Returns a test whether a cgroup is there.
     fn there(&self) -> impl Fn(&str) -> bool {
-        |cgroup| self.keeper.cgroups().exists(cgroup)
+        |cgroup| self.actuator.cgroups().exists(cgroup)
     }
 
     /// Tells the kernel what a domain is promised whose cgroup has just been made, or looked at
@@ -444,31 +444,31 @@ impl Book {
         let mut caveats: Caveats = entry.caveat().into_iter().collect();
         if entry.without.is_some() && entry.now.cpu.is_some() {
             // It may have had a promise that it has no longer.
-            self.keeper.lift(&entry.cgroup)?;
-            self.keeper.prefer(&entry.cgroup, false)?;
+            self.actuator.lift(&entry.cgroup)?;
+            self.actuator.prefer(&entry.cgroup, false)?;
         }
         let (kept_by, because) = self.keep_processor(state, name, entry, &promise, &mut caveats)?;
         let by_quota = kept_by.is_none_or(|kind| kind == Kind::Bandwidth);
         let of_quota = if by_quota { promise } else { Promise { processor: None, ..promise } };
-        let told = self.keeper.keep(&entry.cgroup, &of_quota, promise.processor.is_some());
+        let told = self.actuator.keep(&entry.cgroup, &of_quota, promise.processor.is_some());
         let told =
             told.and_then(
-                |more| if by_quota { Ok(more) } else { self.keeper.lift(&entry.cgroup).map(|()| more) },
+                |more| if by_quota { Ok(more) } else { self.actuator.lift(&entry.cgroup).map(|()| more) },
             );
         caveats.extend(told.inspect_err(|_| state.dispatchers.drop_vtm(name, &self.there()))?);
-        caveats.extend(self.keeper.pin(&entry.cgroup, state.processor_of(kept_by, &promise)));
+        caveats.extend(self.actuator.pin(&entry.cgroup, state.processor_of(kept_by, &promise)));
         if by_quota && kept_by.is_some() {
             caveats.extend(choice::outside_of_a_quota(&entry.now));
         } else if kept_by == Some(Kind::Deadline) {
             caveats.extend(choice::outside_of_deadlines(&entry.now));
         }
         let settings = state.settings.clone();
-        caveats.extend(state.links.keep(name, &entry.cgroup, &promise, &settings, self.keeper.cgroups()));
+        caveats.extend(state.links.keep(name, &entry.cgroup, &promise, &settings, self.actuator.cgroups()));
         if entry.now.strict && !caveats.is_empty() {
             let problem =
                 format!("its reservation is strict, and can't be kept whole: {}", caveats.join("; "));
             state.dispatchers.drop_vtm(name, &self.there());
-            if let Err(error) = self.keeper.release(&entry.cgroup) {
+            if let Err(error) = self.actuator.release(&entry.cgroup) {
                 tracing::warn!(name, error, "what was begun of a promise can't be taken back");
             }
             return Err(problem);
@@ -477,7 +477,7 @@ impl Book {
             tracing::warn!(name, "not guaranteed: {caveat}");
         }
         if entry.suspended && kept_by != Some(Kind::Table) {
-            self.keeper.cgroups().hold(&entry.cgroup, true).map_err(keeper::said)?;
+            self.actuator.cgroups().hold(&entry.cgroup, true).map_err(actuator::said)?;
         }
         if let Some(entry) = state.entries.get_mut(name) {
             (entry.in_force, entry.caveats) = (true, caveats);
@@ -512,7 +512,7 @@ impl Book {
         if wanted == Kind::Deadline {
             // The kernel takes nobody into that class who is bound to a processor, as whoever was
             // kept by something else is. Where this fails, so does what follows.
-            for why in self.keeper.pin(&entry.cgroup, None) {
+            for why in self.actuator.pin(&entry.cgroup, None) {
                 tracing::warn!(name, why, "who is to have deadlines can't be let go from its processor");
             }
         }
@@ -561,8 +561,8 @@ impl Book {
             // Its table may be in force for as long as its longest period, and would hold it till
             // then.
             if entry.kept_by == Some(Kind::Table)
-                && self.keeper.cgroups().exists(&entry.cgroup)
-                && let Err(error) = self.keeper.cgroups().hold(&entry.cgroup, false)
+                && self.actuator.cgroups().exists(&entry.cgroup)
+                && let Err(error) = self.actuator.cgroups().hold(&entry.cgroup, false)
             {
                 tracing::warn!(name, %error, "who is to end is held until its table has ended");
             }
@@ -572,7 +572,7 @@ impl Book {
     /// Nobody watches over the quota of a domain until it is told anew: its limits are about to be
     /// set.
     pub(crate) fn leave_quota(&self, cgroup: &str) {
-        self.keeper.leave(cgroup);
+        self.actuator.leave(cgroup);
     }
 
     /// Finds the dispatchers of an earlier daemon.
@@ -607,8 +607,8 @@ impl Book {
                 return Err(failed(format!("{name} is not kept by a table any more; try again")));
             }
         } else if entry.in_force {
-            let held = self.keeper.cgroups().hold(&entry.cgroup, suspended);
-            held.map_err(|error| failed(keeper::said(error)))?;
+            let held = self.actuator.cgroups().hold(&entry.cgroup, suspended);
+            held.map_err(|error| failed(actuator::said(error)))?;
         }
         state.mark_suspended(&name, suspended);
         state.unwritten.mark(&name);

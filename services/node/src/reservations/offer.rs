@@ -250,7 +250,7 @@ impl Book {
         let _nothing_was_promised = state.model.expel(name);
         self.let_go_of(state, name);
         if state.entries.is_empty() {
-            self.keeper.stand_down();
+            self.actuator.stand_down();
         }
     }
 

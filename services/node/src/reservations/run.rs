@@ -1,6 +1,6 @@
 //! Reservations of processes that are no domains: a cgroup for each, as long as a process is in it.
 
-use super::{Book, Entry, RUN, State, VTMS, keeper, promise};
+use super::{Book, Entry, RUN, State, VTMS, actuator, promise};
 use crate::base::{BOOK, watched};
 use admin::reserve::{Ran, RunRequest};
 use admin::{Code, Problem};
@@ -31,7 +31,7 @@ impl Book {
             ));
         }
         let (wish, team) = state.asked(&request.reserve)?;
-        if let Some(place) = self.keeper.cgroups().read_only() {
+        if let Some(place) = self.actuator.cgroups().read_only() {
             return unpromised(name, place, request.reserve.strict);
         }
         let cgroup = format!("{}/{}", self.run_top, name.trim_start_matches(RUN));
@@ -42,10 +42,10 @@ impl Book {
         self.publish(&state);
         drop(state);
         self.write_down();
-        let begun = self.keeper.cgroups().create(&cgroup).map_err(keeper::said);
+        let begun = self.actuator.cgroups().create(&cgroup).map_err(actuator::said);
         let begun = begun.and_then(|()| self.keep(&name));
         let begun =
-            begun.and_then(|()| self.keeper.cgroups().join(&cgroup, request.pid).map_err(keeper::said));
+            begun.and_then(|()| self.actuator.cgroups().join(&cgroup, request.pid).map_err(actuator::said));
         if let Err(why) = begun {
             self.end_run(&name);
             return Err(Problem::new(Code::Failed, format!("{name} can't be reserved for: {why}")));
@@ -65,8 +65,8 @@ impl Book {
         state.dispatchers.drop_vtm(name, &self.there());
         self.publish(&state);
         state.unwritten.mark(name);
-        let cgroups = self.keeper.cgroups();
-        if let Err(error) = self.keeper.release(&entry.cgroup) {
+        let cgroups = self.actuator.cgroups();
+        if let Err(error) = self.actuator.release(&entry.cgroup) {
             tracing::warn!(name, error, "its cgroup can't be set free");
         }
         if cgroups.processes(&entry.cgroup).is_empty()
@@ -91,7 +91,7 @@ impl Book {
                 self.write_down();
                 continue;
             };
-            let lives = !self.keeper.cgroups().processes(&entry.cgroup).is_empty();
+            let lives = !self.actuator.cgroups().processes(&entry.cgroup).is_empty();
             let mut state = self.lock();
             let asked = state.asked(&entry.now);
             state.entries.insert(name.clone(), entry);
@@ -174,7 +174,7 @@ pub(crate) async fn take_over(book: &Arc<Book>, is_in_a_file: impl Fn(&str) -> b
 /// Waits until no process is left of one, and takes its promise back.
 pub(crate) async fn watch(book: Arc<Book>, name: String) {
     while let Some(cgroup) = book.cgroup_of(&name) {
-        let Some(pid) = book.keeper.cgroups().processes(&cgroup).first().copied() else { break };
+        let Some(pid) = book.actuator.cgroups().processes(&cgroup).first().copied() else { break };
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let opened = raw.map(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK));
         // One that is gone meanwhile is looked for no more.
@@ -195,7 +195,7 @@ pub(crate) async fn watch(book: Arc<Book>, name: String) {
                 return;
             }
         }
-        if book.keeper.cgroups().processes(&cgroup).first() == Some(&pid) {
+        if book.actuator.cgroups().processes(&cgroup).first() == Some(&pid) {
             // tidy(sleep): it has ended, and is in its cgroup until its parent has looked; nothing
             // tells when.
             tokio::time::sleep(LINGER).await;

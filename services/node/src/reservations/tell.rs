@@ -23,7 +23,7 @@ impl Book {
         let state = &*state;
         let tabled = state.tabled();
         let responses = responses(&state.model, &tabled);
-        let cgroups = self.keeper.cgroups();
+        let cgroups = self.actuator.cgroups();
         let is_elsewhere = cgroups.counts_where_it_schedules();
         let vtms = state.entries.iter().map(|(name, entry)| {
             let usage = if entry.in_force { cgroups.usage(&entry.cgroup) } else { domain::Usage::default() };
@@ -38,8 +38,8 @@ impl Book {
                 name: name.clone(),
                 reserve: entry.now.clone(),
                 processor,
-                kept_by: entry.keeper().map(|kind| kind.name().to_owned()),
-                kept_because: entry.keeper().map(|_| entry.because.clone()),
+                kept_by: entry.enforced_by().map(|kind| kind.name().to_owned()),
+                kept_because: entry.enforced_by().map(|_| entry.because.clone()),
                 jobs: job_rows(&state.model, name, reports.get(name)),
                 dispatched: reports.get(name).map(dispatched),
                 in_force: entry.in_force && entry.without.is_none(),
@@ -47,7 +47,7 @@ impl Book {
                 response_ns: responses.get(name).copied().flatten(),
                 cpu_us: match reports.get(name) {
                     // Under a table it may be counted elsewhere, together with all others'.
-                    Some(report) if is_elsewhere && entry.keeper() == Some(Kind::Table) => {
+                    Some(report) if is_elsewhere && entry.enforced_by() == Some(Kind::Table) => {
                         Some(report.used_ns / 1_000 + usage.cpu_ns.unwrap_or(0) / 1_000)
                     }
                     _ => usage.cpu_ns.map(|ns| ns / 1_000),
@@ -190,7 +190,7 @@ impl Book {
         let both = mixed(state);
         for (name, entry) in &state.entries {
             let asked = choice::of(&entry.now).0;
-            let why = match (entry.now.cpu, entry.keeper()) {
+            let why = match (entry.now.cpu, entry.enforced_by()) {
                 _ if entry.without.is_some() => "nothing is promised to it now".to_owned(),
                 (None, _) => "no processor time is promised to it".to_owned(),
                 (Some(_), None) => match tabled.without.get(name) {
@@ -236,11 +236,11 @@ impl Book {
 impl Book {
     /// Processor time that one has had outside of its own cgroup, in ns; `None`: that is not so.
     pub(crate) fn used_elsewhere_ns(&self, name: &str) -> Option<u64> {
-        if !self.keeper.cgroups().counts_where_it_schedules() {
+        if !self.actuator.cgroups().counts_where_it_schedules() {
             return None;
         }
         let mut state = self.lock();
-        state.entries.get(name).filter(|entry| entry.keeper() == Some(Kind::Table))?;
+        state.entries.get(name).filter(|entry| entry.enforced_by() == Some(Kind::Table))?;
         state.dispatchers.reports().get(name).map(|report| report.used_ns)
     }
 
@@ -249,10 +249,10 @@ impl Book {
         let mut caveats = entry.caveats.clone();
         caveats.extend(entry.caveat().filter(|caveat| !entry.caveats.contains(caveat)));
         caveats.extend(entry.slept.caveat());
-        if let Some(kind) = entry.keeper() {
+        if let Some(kind) = entry.enforced_by() {
             caveats.extend(both.get(&kind).cloned());
             if entry.is_by_quota() {
-                caveats.extend(self.keeper.disturbance(&entry.cgroup));
+                caveats.extend(self.actuator.disturbance(&entry.cgroup));
             }
         }
         caveats
@@ -261,7 +261,7 @@ impl Book {
 
 impl Entry {
     /// Returns the enforcement of its processor time, if there is one now.
-    fn keeper(&self) -> Option<Kind> {
+    fn enforced_by(&self) -> Option<Kind> {
         self.kept_by.filter(|_| self.in_force && self.now.cpu.is_some())
     }
 }

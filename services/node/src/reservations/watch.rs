@@ -30,12 +30,12 @@ impl Book {
 
     /// Sets back what somebody else has set.
     fn look_for_others(&self) {
-        self.keeper.look_for_others();
+        self.actuator.look_for_others();
     }
 
     /// Whether anything is kept that has to be looked after.
     fn is_in_use(&self) -> bool {
-        self.keeper.watches() || self.lock().entries.values().any(|entry| entry.in_force)
+        self.actuator.watches() || self.lock().entries.values().any(|entry| entry.in_force)
     }
 
     /// The machine slept: whoever was promised something has had nothing, and is told.

@@ -1,6 +1,6 @@
 //! Keeping the lease, as `services/node/src/membership/keep.rs` does; `lease::Holder` decides.
 
-use super::doubts::{doubt_key, read};
+use super::suspicions::{read, suspicion_key};
 use super::{ALIVE, Daemon, text};
 use crate::cluster::client::{DEADLINE_NS, Failed};
 use crate::etcd::{Ask, Entry, Expected, TTL_NS, Told, Transaction};
@@ -25,7 +25,7 @@ struct Life {
 enum Counted {
     Lasts,
     Gone,
-    Doubted(Entry),
+    Suspected(Entry),
 }
 
 impl Daemon {
@@ -53,17 +53,17 @@ impl Daemon {
         let sent = self.clock();
         self.asked.set(self.asked.get().or(Some(sent)));
         self.asked_bell.ring(&self.world.time);
-        let counted = self.renew_undoubted(life).await;
+        let counted = self.renew_unsuspected(life).await;
         if counted.is_ok() {
             self.asked.set(None);
         }
         let said = match counted {
-            Ok(Counted::Doubted(there)) => self.answer(life, &there).await,
+            Ok(Counted::Suspected(there)) => self.answer(life, &there).await,
             other => other,
         };
         match said {
             Ok(Counted::Lasts) => holder.renewed(life.number, sent),
-            Ok(Counted::Doubted(_)) => {}
+            Ok(Counted::Suspected(_)) => {}
             Ok(Counted::Gone) => {
                 holder.lost(life.number);
                 // It ends by itself where this is not heard.
@@ -74,21 +74,21 @@ impl Daemon {
         None
     }
 
-    async fn renew_undoubted(&self, life: &Life) -> Result<Counted, Failed> {
+    async fn renew_unsuspected(&self, life: &Life) -> Result<Counted, Failed> {
         let look = Transaction {
             when: vec![(self.alive_key(), Expected::Revision(life.revision))],
-            read: vec![doubt_key(&self.me())],
+            read: vec![suspicion_key(&self.me())],
             ..Transaction::default()
         };
-        let (kept, met, doubt) = self.client.keep_and_look(life.lease, look, RENEW_TIMEOUT_NS).await?;
-        Ok(match doubt {
+        let (kept, met, suspicion) = self.client.keep_and_look(life.lease, look, RENEW_TIMEOUT_NS).await?;
+        Ok(match suspicion {
             _ if !kept || !met => Counted::Gone,
-            Some(doubt) => Counted::Doubted(doubt),
+            Some(suspicion) => Counted::Suspected(suspicion),
             None => Counted::Lasts,
         })
     }
 
-    /// Takes a doubt of this node away.
+    /// Takes a suspicion of this node away.
     async fn answer(&self, life: &Life, there: &Entry) -> Result<Counted, Failed> {
         if let Some(record) = read(there).filter(|record| record.over) {
             if record.life == life.revision {
@@ -99,13 +99,13 @@ impl Daemon {
         let answer = Transaction {
             when: vec![
                 (self.alive_key(), Expected::Revision(life.revision)),
-                (doubt_key(&self.me()), Expected::Revision(there.revision)),
+                (suspicion_key(&self.me()), Expected::Revision(there.revision)),
             ],
-            then: vec![(doubt_key(&self.me()), None)],
+            then: vec![(suspicion_key(&self.me()), None)],
             ..Transaction::default()
         };
         let (answered, ..) = self.client.transact(answer, RENEW_TIMEOUT_NS, RENEW_TIMEOUT_NS / 3).await?;
-        Ok(if answered { Counted::Lasts } else { Counted::Doubted(there.clone()) })
+        Ok(if answered { Counted::Lasts } else { Counted::Suspected(there.clone()) })
     }
 
     fn alive_key(&self) -> String {

@@ -4,11 +4,11 @@
 //! time here.
 
 mod books;
-mod doubts;
 mod follow;
 mod keep;
 mod members;
 mod moves;
+mod suspicions;
 
 use crate::cluster::client::{Client, Failed};
 use crate::cluster::machine::Machine;
@@ -97,7 +97,7 @@ impl Daemon {
         let time = &self.world.time;
         time.spawn(self.owner, Rc::clone(self).keep_lease());
         time.spawn(self.owner, Rc::clone(self).follow_members());
-        time.spawn(self.owner, Rc::clone(self).doubt_others());
+        time.spawn(self.owner, Rc::clone(self).suspect_others());
         time.spawn(self.owner, Rc::clone(self).end_with_hold());
         time.spawn(self.owner, Rc::clone(self).watch_books());
         time.spawn(self.owner, Rc::clone(self).follow());

@@ -2,10 +2,10 @@
 
 use super::KvCommand;
 use super::service::{Folder, refused};
-use crate::output::{Failure, print, print_json, print_table};
 use serde_json::{Value, json};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use terminal::{Failure, print, print_json, print_table};
 
 /// The folder of keys: paths of the service begin with it, and people leave it out.
 const KEYS: &str = "kv/";

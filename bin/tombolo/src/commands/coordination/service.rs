@@ -1,11 +1,11 @@
 //! The folder of a coordination service, as a domain sees it.
 
 use super::KIND;
-use crate::output::Failure;
 use rustix::io::Errno;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use terminal::Failure;
 
 /// Where a domain's services are, and where it is said which there are.
 const SERVICES: &str = "/srv";

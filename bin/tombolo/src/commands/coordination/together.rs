@@ -2,7 +2,6 @@
 
 use super::SyncCommand;
 use super::service::{Folder, refused};
-use crate::output::{Failure, print, print_json};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -13,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio, exit};
 use std::time::Duration;
+use terminal::{Failure, print, print_json};
 use wire::coordination::MAX_VALUE_BYTES;
 
 /// The line by which an item is written off.

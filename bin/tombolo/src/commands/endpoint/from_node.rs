@@ -7,7 +7,6 @@ use super::{CallArgs, PayloadArgs, ReceiveArgs, SendArgs};
 use crate::cli::PlaceArgs;
 use crate::commands::look::encoded;
 use crate::commands::{client, wait};
-use crate::output::Failure;
 use admin::{EndpointRow, Entry};
 use domain::ExecOptions;
 use serde_json::Value;
@@ -15,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use terminal::Failure;
 
 /// Where a command speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -289,7 +289,7 @@ mod tests {
             failure.help.as_deref(),
             Some("the file lets these: --as shop/camera, --domain shop/desk")
         );
-        assert_eq!(failure.code, crate::output::MISUSE);
+        assert_eq!(failure.code, terminal::MISUSE);
         let nobody = nobody_speaks(&json!({"dc": "shop", "called_by": []}), "planner");
         assert!(nobody.help.unwrap().contains("[endpoint.planner]"));
     }

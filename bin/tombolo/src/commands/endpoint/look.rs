@@ -5,11 +5,11 @@ use super::{LsArgs, ShowArgs};
 use crate::cli::PlaceArgs;
 use crate::commands::look::{clean, encoded};
 use crate::commands::{client, wait};
-use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
 use admin::EndpointRow;
 use admin::client::ClientError;
 use serde_json::Value;
 use std::io::stdout;
+use terminal::{Failure, Paint, bytes, print, print_json, print_table, seconds};
 
 /// `tombolo endpoint ls`.
 pub fn list(place: &PlaceArgs, arguments: &LsArgs) -> Result<(), Failure> {

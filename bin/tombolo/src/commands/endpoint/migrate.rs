@@ -5,10 +5,10 @@ use super::look::{not_here, tree};
 use crate::cli::PlaceArgs;
 use crate::commands::look::{clean, encoded};
 use crate::commands::{client, wait};
-use crate::output::{Failure, print, print_json};
 use admin::{Migrating, Migration};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use terminal::{Failure, print, print_json};
 
 /// How often to look whether an endpoint has moved: it takes some milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);

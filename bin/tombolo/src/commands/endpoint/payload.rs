@@ -2,10 +2,10 @@
 
 use super::PayloadArgs;
 use super::print::remark;
-use crate::output::{Failure, MISUSE};
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::Path;
+use terminal::{Failure, MISUSE};
 
 /// Most bytes that are read of a payload. Longer ones fit no pair, and an endless input shall not
 /// fill the memory.
@@ -65,7 +65,7 @@ pub fn named(file: Option<&Path>) -> Option<&Path> {
 
 pub fn open(path: &Path) -> Result<File, Failure> {
     File::open(path).map_err(|error| {
-        let code = if error.kind() == std::io::ErrorKind::NotFound { MISUSE } else { crate::output::FAILED };
+        let code = if error.kind() == std::io::ErrorKind::NotFound { MISUSE } else { terminal::FAILED };
         Failure { code, ..Failure::new(format!("can't read {}: {error}", path.display())) }
     })
 }

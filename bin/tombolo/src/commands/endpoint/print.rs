@@ -1,9 +1,9 @@
 //! How payloads are printed: text with a line end, anything else as it came, and as hexadecimal on
 //! a terminal; or as JSON.
 
-use crate::output::{Failure, Paint, harmless};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
+use terminal::{Failure, Paint, harmless};
 
 /// Bytes in a line of hexadecimal.
 const HEX_LINE_BYTES: usize = 16;

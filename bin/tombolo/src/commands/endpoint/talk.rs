@@ -3,9 +3,9 @@
 use super::payload::Payloads;
 use super::print::{self, Form, Source, remark};
 use super::{CallArgs, PayloadArgs, ReceiveArgs, SendArgs};
-use crate::output::Failure;
 use ::endpoint::{Address, Content, Endpoint, From, Options, Received, Whom};
 use std::time::{Duration, Instant};
+use terminal::Failure;
 
 /// `tombolo endpoint send`.
 pub fn send(arguments: &SendArgs) -> Result<(), Failure> {

@@ -6,7 +6,6 @@ use crate::cli::PlaceArgs;
 use crate::commands::endpoint::from_node::{Input, Where, become_command, cant_run, command_in, where_to};
 use crate::commands::look::encoded;
 use crate::commands::{client, wait};
-use crate::output::{FAILED, Failure, bytes, print, print_json, print_table};
 use admin::ServiceRow;
 use admin::client::Client;
 use clap::{Args, Subcommand};
@@ -16,6 +15,7 @@ use std::io::stdout;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Instant;
+use terminal::{FAILED, Failure, bytes, print, print_json, print_table};
 
 #[derive(Debug, Subcommand)]
 pub enum ChannelCommand {

@@ -3,7 +3,6 @@
 
 use super::inside::folder;
 use crate::commands::endpoint::from_node::{Where, where_to};
-use crate::output::{Failure, harmless};
 use clap::Args;
 use gateway::{
     Broker, DOMAIN_MAX, Dds, Engine, Inward, Mqtt, Outward, Quality, SETTINGS, is_dds_topic, is_filter,
@@ -14,6 +13,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use terminal::{Failure, harmless};
 
 /// Channels of one gateway: each has a thread.
 const CHANNELS_MAX: usize = 128;

@@ -1,6 +1,5 @@
 //! Publishing and subscribing from inside a domain: by the files, as any program does.
 
-use crate::output::{Failure, harmless};
 use clap::Args;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -9,6 +8,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdin, stdout};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use terminal::{Failure, harmless};
 use wire::events::module::BYTES_MAX as MODULE_BYTES_MAX;
 use wire::events::{EVENT_BYTES_MAX, EventHeader, HEADER_BYTES};
 

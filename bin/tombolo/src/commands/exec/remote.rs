@@ -1,11 +1,11 @@
 //! This end of a command that runs on another node (`docs/spec/remote.md`): standard streams,
 //! signals, and the terminal.
 
-use crate::output::Failure;
 use rustix::stdio::stdin;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{self, Read, Write};
 use std::task::Poll;
+use terminal::Failure;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;

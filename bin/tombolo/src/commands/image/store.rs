@@ -2,7 +2,6 @@
 
 use super::super::{client, place, up, wait};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, bytes, harmless, print, print_json, print_table, seconds};
 use admin::client::ClientError;
 use admin::place::Place;
 use clap::Args;
@@ -13,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
+use terminal::{Failure, bytes, harmless, print, print_json, print_table, seconds};
 
 /// Digits of a digest that are shown in a table.
 const SHOWN_DIGITS: usize = 12;
@@ -182,7 +182,7 @@ pub fn gc(place_arguments: &PlaceArgs, arguments: &GcArgs) -> Result<(), Failure
     let kept: BTreeSet<String> =
         store.list().map_err(failure)?.into_iter().map(|image| image.digest).collect();
     let trees = domain::remove_unused_images(&layout, &kept)
-        .map_err(|error| Failure::new(crate::output::with_causes(&error)))?;
+        .map_err(|error| Failure::new(terminal::with_causes(&error)))?;
     if arguments.json {
         return print_json(&json!({ "removed": collected, "unpacked": trees }));
     }

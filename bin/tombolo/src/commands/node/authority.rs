@@ -3,11 +3,11 @@
 use super::{said, unix_s};
 use crate::cli::PlaceArgs;
 use crate::commands::{client, wait};
-use crate::output::{Failure, Paint, harmless, print, print_json, seconds};
 use ::admin::client::Client;
 use ::admin::{AuthorityView, ReplaceRequest, ReplacementView, Said, WaitsFor};
 use clap::{Args, Subcommand};
 use std::time::Duration;
+use terminal::{Failure, Paint, harmless, print, print_json, seconds};
 
 /// How often it is looked how far a replacement is.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -4,13 +4,13 @@ use super::said;
 use crate::cli::PlaceArgs;
 use crate::commands::daemon::program;
 use crate::commands::{client, place, wait};
-use crate::output::{Failure, Paint, harmless, print, print_json, print_table};
 use ::admin::{BackupRequest, EtcdMemberRow, EtcdView};
 use ::node::PEER_PORT;
 use ::node::daemon::{Restore, restore_etcd};
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use terminal::{Failure, Paint, harmless, print, print_json, print_table};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]

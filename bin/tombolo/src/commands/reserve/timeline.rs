@@ -3,11 +3,11 @@
 
 use super::super::{client, wait};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, harmless, print};
 use admin::reserve::{Mark, Note, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
+use terminal::{Failure, harmless, print};
 use topology::nanos_text;
 
 const WIDTH: f64 = 1200.0;

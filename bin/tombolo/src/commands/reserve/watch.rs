@@ -2,12 +2,12 @@
 
 use super::super::{client, live, wait};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, print_table};
 use admin::adaptation::AdaptationRow;
 use admin::client::Client;
 use admin::reserve::{Book, VtmRow};
 use serde::Serialize;
 use std::time::Instant;
+use terminal::{Failure, print_table};
 use topology::nanos_text;
 
 struct Sample {
@@ -92,7 +92,7 @@ fn table(rows: &[Row]) -> Result<(), Failure> {
                 or_dash(row.missed.map(|count| count.to_string())),
                 or_dash(row.figure.clone()),
                 row.state.clone(),
-                or_dash(row.last_change.as_deref().map(crate::output::harmless)),
+                or_dash(row.last_change.as_deref().map(terminal::harmless)),
             ]
         })
         .collect();

@@ -13,7 +13,7 @@ const MAX_RESTORED: u32 = 3;
 
 /// Keeps promises of whoever is in a cgroup.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Actuator {
     cgroups: Cgroups,
     /// The cgroup of all domains of this node; those directly below it are of distributed
     /// containers.
@@ -39,7 +39,7 @@ struct Told {
 /// The parts of a promise that could not be kept, in whole sentences.
 pub(crate) type Caveats = Vec<String>;
 
-impl Keeper {
+impl Actuator {
     pub(crate) fn new(cgroups: Cgroups, top: &str, state_dir: &Path) -> Self {
         let (quotas, disks) = (Mutex::default(), Mutex::default());
         Self { cgroups, top: top.to_owned(), device: Device::of(state_dir), quotas, disks }

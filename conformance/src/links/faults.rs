@@ -30,7 +30,7 @@ const DATAGRAM_BYTES: usize = 65_536;
 
 /// The effects on what passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sky {
+pub struct Plan {
     /// Nothing passes; who sends does not learn it.
     pub black_hole: bool,
     /// Bytes pass on in such pieces.
@@ -50,7 +50,7 @@ pub struct Sky {
 }
 
 /// Fair.
-pub const FAIR: Sky = Sky {
+pub const NO_FAULTS: Plan = Plan {
     black_hole: false,
     piece_bytes: PIECE_BYTES,
     delay: Duration::ZERO,
@@ -62,7 +62,7 @@ pub const FAIR: Sky = Sky {
 };
 
 struct Path {
-    sky: watch::Sender<Sky>,
+    plan: watch::Sender<Plan>,
     /// Bytes that have passed, both ways.
     passed: watch::Sender<u64>,
     counter: Mutex<u32>,
@@ -76,9 +76,9 @@ impl Path {
         of > 0 && *counter % of == turn % of
     }
 
-    fn spoil(&self, sky: &Sky, bytes: &mut [u8]) {
+    fn spoil(&self, plan: &Plan, bytes: &mut [u8]) {
         let middle = bytes.len() / 2;
-        if self.strikes(sky.corrupt, 3)
+        if self.strikes(plan.corrupt, 3)
             && let Some(byte) = bytes.get_mut(middle)
         {
             *byte ^= 0x10;
@@ -90,15 +90,15 @@ impl Path {
     }
 }
 
-/// The weather between two places.
-pub struct Weather {
+/// The faults between two places.
+pub struct Faults {
     /// Where who wants to go through it connects.
     pub address: Address,
     path: Arc<Path>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Weather {
+impl Drop for Faults {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -108,10 +108,10 @@ fn here() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
 }
 
-impl Weather {
+impl Faults {
     fn path() -> Arc<Path> {
-        let (sky, passed) = (watch::Sender::new(FAIR), watch::Sender::new(0));
-        Arc::new(Path { sky, passed, counter: Mutex::new(0) })
+        let (plan, passed) = (watch::Sender::new(NO_FAULTS), watch::Sender::new(0));
+        Arc::new(Path { plan, passed, counter: Mutex::new(0) })
     }
 
     /// Between whoever connects and a TCP address.
@@ -169,13 +169,13 @@ impl Weather {
     }
 
     /// Changes it.
-    pub fn set(&self, change: impl FnOnce(&mut Sky)) {
-        self.path.sky.send_modify(change);
+    pub fn set(&self, change: impl FnOnce(&mut Plan)) {
+        self.path.plan.send_modify(change);
     }
 
     /// Cuts all that flows now.
     pub fn cut(&self) {
-        self.set(|sky| sky.cuts += 1);
+        self.set(|plan| plan.cuts += 1);
     }
 
     /// Bytes that have passed.
@@ -227,7 +227,7 @@ impl Road {
         else {
             return Ok(None);
         };
-        let path = Weather::path();
+        let path = Faults::path();
         let mut tasks = Vec::new();
         for (from, by, to) in [(&near_way, &far_way, &far), (&far_way, &near_way, &near)] {
             let (mac, passes) = (to.mac, path.clone());
@@ -337,10 +337,10 @@ async fn frames([from, by]: [AsyncFd<OwnedFd>; 2], way: Way, path: Arc<Path>) {
         for place in room.frames() {
             let mut passing = Vec::new();
             for frame in way.frames(place) {
-                let cuts = path.sky.borrow().cuts;
+                let cuts = path.plan.borrow().cuts;
                 let flow = frame.get(..12).unwrap_or_default().to_vec();
                 if *flows.entry(flow).or_insert(cuts) == cuts {
-                    passing.extend(weathered(&path, frame, &mut held));
+                    passing.extend(with_faults(&path, frame, &mut held));
                 }
             }
             for alike in passing.chunk_by(|one, other| one.len() == other.len()) {
@@ -354,7 +354,7 @@ async fn frames([from, by]: [AsyncFd<OwnedFd>; 2], way: Way, path: Arc<Path>) {
     }
 }
 
-/// Another machine, by which streams of TIPC go that pass the weather.
+/// Another machine, by which streams of TIPC go that pass the faults.
 static RELAY: OnceLock<tipc::Address> = OnceLock::new();
 
 /// From now on streams of TIPC go by way of this relay, see [`relay`]. Said once.
@@ -370,7 +370,7 @@ pub(super) fn goes_by_relay() -> bool {
 /// Passes streams on to the instances of [`TIPC_SERVICE`] that their first 4 bytes name.
 pub async fn relay(listener: TipcListener) {
     while let Ok((mut near, _)) = listener.accept().await {
-        let path = Weather::path();
+        let path = Faults::path();
         tokio::spawn(async move {
             let instance = near.read_u32().await?;
             let far = TipcStream::connect(tipc::Address::Service { service: TIPC_SERVICE, instance });
@@ -449,11 +449,11 @@ async fn enter<L: Line>(
     far: impl Future<Output = io::Result<L>>,
     path: Arc<Path>,
 ) -> io::Result<()> {
-    let mut sky = path.sky.subscribe();
-    let is_hole = sky.borrow().black_hole;
+    let mut plan = path.plan.subscribe();
+    let is_hole = plan.borrow().black_hole;
     if is_hole {
         // A connection that nobody will ever answer.
-        let over = sky.wait_for(|sky| !sky.black_hole).await.is_ok();
+        let over = plan.wait_for(|plan| !plan.black_hole).await.is_ok();
         drop((near, over));
         return Ok(());
     }
@@ -463,16 +463,16 @@ async fn enter<L: Line>(
 async fn stream<L: Line>(near: L, far: L, path: Arc<Path>) -> io::Result<()> {
     let (near_reads, near_writes) = near.split()?;
     let (far_reads, far_writes) = far.split()?;
-    let born = *path.sky.borrow();
-    let mut sky = path.sky.subscribe();
+    let born = *path.plan.borrow();
+    let mut plan = path.plan.subscribe();
     let there = tokio::spawn(pass(near_reads, far_writes, path.clone()));
     let back = tokio::spawn(pass(far_reads, near_writes, path));
     let (stop_there, stop_back) = (there.abort_handle(), back.abort_handle());
     let ended = tokio::select! {
         ended = async { tokio::join!(there, back) } => Some(ended),
-        _ = sky.wait_for(|sky| sky.cuts != born.cuts || sky.halves != born.halves) => None,
+        _ = plan.wait_for(|plan| plan.cuts != born.cuts || plan.halves != born.halves) => None,
     };
-    if ended.is_none() && sky.borrow().halves != born.halves {
+    if ended.is_none() && plan.borrow().halves != born.halves {
         // The near end learns it; the far one is held open, silent, for as long as the path is
         // there.
         stop_back.abort();
@@ -488,19 +488,19 @@ async fn pass(
     mut to: impl AsyncWrite + Unpin,
     path: Arc<Path>,
 ) -> io::Result<()> {
-    let mut sky = path.sky.subscribe();
+    let mut plan = path.plan.subscribe();
     let mut bytes = vec![0; PIECE_BYTES];
     loop {
-        let now = *sky.borrow();
+        let now = *plan.borrow();
         let room = bytes.len().min(now.piece_bytes);
         let read = from.read(&mut bytes[..room]).await?;
         if read == 0 {
             return to.shutdown().await;
         }
-        if sky.wait_for(|sky| !sky.black_hole).await.is_err() {
+        if plan.wait_for(|plan| !plan.black_hole).await.is_err() {
             return Ok(());
         }
-        let now = *sky.borrow();
+        let now = *plan.borrow();
         if !now.delay.is_zero() {
             // tidy(sleep): to be late is what is asked for.
             tokio::time::sleep(now.delay).await;
@@ -512,7 +512,7 @@ async fn pass(
         to.write_all(&bytes[..passes]).await?;
         path.passes(passes);
         if passes < read {
-            path.sky.send_modify(|sky| (sky.cut_at, sky.cuts) = (None, sky.cuts + 1));
+            path.plan.send_modify(|plan| (plan.cut_at, plan.cuts) = (None, plan.cuts + 1));
             return Ok(());
         }
     }
@@ -526,7 +526,7 @@ async fn datagrams(socket: Arc<UdpSocket>, to: SocketAddr, path: Arc<Path>) {
     let mut held: Option<Vec<u8>> = None;
     let mut bytes = vec![0; DATAGRAM_BYTES];
     while let Ok((read, from)) = socket.recv_from(&mut bytes).await {
-        let cuts = path.sky.borrow().cuts;
+        let cuts = path.plan.borrow().cuts;
         let (out, born) = match flows.get(&from) {
             Some(flow) => flow.clone(),
             None => {
@@ -543,7 +543,7 @@ async fn datagrams(socket: Arc<UdpSocket>, to: SocketAddr, path: Arc<Path>) {
         if born != cuts {
             continue;
         }
-        for datagram in weathered(&path, &bytes[..read], &mut held) {
+        for datagram in with_faults(&path, &bytes[..read], &mut held) {
             // Who is not there any more takes nothing.
             let _gone = out.send(&datagram).await.is_err();
         }
@@ -554,30 +554,30 @@ async fn back(from: Arc<UdpSocket>, socket: Arc<UdpSocket>, to: SocketAddr, path
     let mut held = None;
     let mut bytes = vec![0; DATAGRAM_BYTES];
     while let Ok(read) = from.recv(&mut bytes).await {
-        if path.sky.borrow().cuts != born {
+        if path.plan.borrow().cuts != born {
             return;
         }
-        for datagram in weathered(&path, &bytes[..read], &mut held) {
+        for datagram in with_faults(&path, &bytes[..read], &mut held) {
             let _gone = socket.send_to(&datagram, to).await.is_err();
         }
     }
 }
 
 /// The fate of a datagram: nothing, one, several. Delay is not for datagrams.
-fn weathered(path: &Path, datagram: &[u8], held: &mut Option<Vec<u8>>) -> Vec<Vec<u8>> {
-    let sky = *path.sky.borrow();
-    if sky.black_hole || path.strikes(sky.rough, 0) {
+fn with_faults(path: &Path, datagram: &[u8], held: &mut Option<Vec<u8>>) -> Vec<Vec<u8>> {
+    let plan = *path.plan.borrow();
+    if plan.black_hole || path.strikes(plan.rough, 0) {
         return Vec::new();
     }
     let mut datagram = datagram.to_vec();
     path.passes(datagram.len());
-    path.spoil(&sky, &mut datagram);
-    if path.strikes(sky.rough, 1) {
+    path.spoil(&plan, &mut datagram);
+    if path.strikes(plan.rough, 1) {
         return vec![datagram.clone(), datagram];
     }
     match held.take() {
         // This one is overtaken by the next.
-        None if path.strikes(sky.rough, 2) => {
+        None if path.strikes(plan.rough, 2) => {
             *held = Some(datagram);
             Vec::new()
         }

@@ -1,24 +1,24 @@
-//! Doubting the others while the registry is slow, and taking over from those who leave a doubt
-//! stand: what ran with etcd's leader is missed sooner so than by its lease, which the next leader
-//! gives its whole time anew. `lease::Doubts` decides; `docs/adr/0051-*` says why nobody loses what
-//! it still holds.
+//! Suspecting the others while the registry is slow, and taking over from those who leave a
+//! suspicion stand: what ran with etcd's leader is missed sooner so than by its lease, which the
+//! next leader gives its whole time anew. `lease::Suspicions` decides; `docs/adr/0051-*` says why
+//! nobody loses what it still holds.
 
 use super::{ALIVE, AliveRecord, Cluster, boottime_ns, failed, to_json};
 use admin::Problem;
-use lease::{Doubt, Doubts, Suspicion};
-use registry::{Bound, Doubted, Entry, Registry, Watched};
+use lease::{Suspicion, SuspicionTiming, Suspicions};
+use registry::{Bound, Entry, Registry, Suspected, Watched};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// Keys of doubts of those who live, bound to the leases of those whom they are about.
-pub(super) const DOUBT: &str = "doubt/";
+/// Keys of suspicions of those who live, bound to the leases of those whom they are about.
+pub(super) const SUSPICION: &str = "doubt/";
 const MS: u64 = 1_000_000;
 /// A renewal takes a few milliseconds. That it takes this long is worth a few small writes: whoever
 /// lives answers them with its next renewal.
-const SUSPICION: Suspicion =
-    Suspicion { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 30_000 * MS };
+const TIMING: SuspicionTiming =
+    SuspicionTiming { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 30_000 * MS };
 /// How long etcd may take to have another leader before the next renewal is waited for.
 const TIMEOUT: Duration = Duration::from_millis(1_200);
 /// How long this thread waits at a time.
@@ -31,8 +31,8 @@ pub(super) const MAX_WORDS: usize = 64;
 
 /// The registry's record at `doubt/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct DoubtRecord {
-    /// The revision of `alive/NAME` in the life that is doubted.
+pub(super) struct SuspicionRecord {
+    /// The revision of `alive/NAME` in the life that is suspected.
     pub(super) life: u64,
     /// The node that suspects it.
     pub(super) by: String,
@@ -50,7 +50,7 @@ pub(super) enum Word {
     Answered,
 }
 
-/// Another node that answers doubts.
+/// Another node that answers suspicions.
 #[derive(Debug)]
 struct Other {
     name: String,
@@ -68,35 +68,35 @@ impl Other {
 /// The keys of a node.
 pub(super) struct Keys {
     alive: String,
-    pub(super) doubt: String,
+    pub(super) suspicion: String,
 }
 
 impl Keys {
     pub(super) fn of(name: &str) -> Self {
-        Self { alive: format!("{ALIVE}{name}"), doubt: format!("{DOUBT}{name}") }
+        Self { alive: format!("{ALIVE}{name}"), suspicion: format!("{SUSPICION}{name}") }
     }
 
     pub(super) fn watched(&self, life: u64) -> Watched<'_> {
-        Watched { alive: &self.alive, life, doubt: &self.doubt }
+        Watched { alive: &self.alive, life, suspicion: &self.suspicion }
     }
 }
 
 /// Reads the suspicion of a node. Garbage is worth a line, and means none.
-pub(super) fn read(name: &str, entry: &Entry) -> Option<DoubtRecord> {
+pub(super) fn read(name: &str, entry: &Entry) -> Option<SuspicionRecord> {
     serde_json::from_slice(&entry.value)
-        .inspect_err(|error| tracing::warn!(name, %error, "the doubt of a node is not understood: its lease alone decides"))
+        .inspect_err(|error| tracing::warn!(name, %error, "the suspicion of a node is not understood: its lease alone decides"))
         .ok()
 }
 
 impl Cluster {
-    pub(super) fn doubt_others(&self, words: &Receiver<Word>, over: &AtomicBool) {
-        let mut doubts = Doubts::new(SUSPICION);
+    pub(super) fn suspect_others(&self, words: &Receiver<Word>, over: &AtomicBool) {
+        let mut suspicions = Suspicions::new(TIMING);
         let mut others = Vec::new();
         let mut members = self.changes();
         members.mark_changed();
         let mut asked = None;
         while !over.load(Ordering::Relaxed) {
-            let wake = asked.map(|sent| doubts.due(sent)).into_iter().chain(doubts.next_ripe()).min();
+            let wake = asked.map(|sent| suspicions.due(sent)).into_iter().chain(suspicions.next_ripe()).min();
             let wait = wake.map_or(MAX_WAIT, |at| Duration::from_nanos(at.saturating_sub(boottime_ns())));
             let mut word = words.recv_timeout(wait.clamp(LEAST_WAIT, MAX_WAIT));
             // The last one counts: this thread may have been busy.
@@ -116,20 +116,20 @@ impl Cluster {
                 match self.others() {
                     Ok(read) => others = read,
                     Err(error) => {
-                        tracing::debug!(%error, "who could be doubted can't be read now");
+                        tracing::debug!(%error, "who could be suspected can't be read now");
                         members.mark_changed();
                     }
                 }
             }
-            if asked.is_some_and(|sent| boottime_ns() >= doubts.due(sent)) {
-                self.doubt_all(&mut doubts, &others);
+            if asked.is_some_and(|sent| boottime_ns() >= suspicions.due(sent)) {
+                self.suspect_all(&mut suspicions, &others);
             }
-            self.take_over_ripe(&mut doubts, &others);
+            self.take_over_ripe(&mut suspicions, &others);
         }
     }
 
-    /// The other nodes that live and answer doubts: those of the release before do not, and their
-    /// leases alone decide.
+    /// The other nodes that live and answer suspicions: those of the release before do not, and
+    /// their leases alone decide.
     fn others(&self) -> Result<Vec<Other>, Problem> {
         let listed = self.etcd().list_bound(ALIVE).map_err(failed)?;
         let mut others: Vec<Other> = listed
@@ -141,77 +141,77 @@ impl Cluster {
             })
             .filter(|other| other.name != self.me())
             .collect();
-        // Each begins with another one: of two that doubt at once, each is first with some.
+        // Each begins with another one: of two that suspect at once, each is first with some.
         let after = others.partition_point(|other| other.name.as_str() < self.me());
         others.rotate_left(after);
         Ok(others)
     }
 
-    /// Writes a doubt of each of them, as soon as the registry takes it.
-    fn doubt_all(&self, doubts: &mut Doubts, others: &[Other]) {
+    /// Writes a suspicion of each of them, as soon as the registry takes it.
+    fn suspect_all(&self, suspicions: &mut Suspicions, others: &[Other]) {
         for other in others {
             let keys = Keys::of(&other.name);
-            let record = DoubtRecord { life: other.life(), by: self.me().to_owned(), over: false };
+            let record = SuspicionRecord { life: other.life(), by: self.me().to_owned(), over: false };
             let value = match to_json(&record) {
                 Ok(value) => value,
-                Err(problem) => return tracing::error!(%problem, "no doubt can be written"),
+                Err(problem) => return tracing::error!(%problem, "no suspicion can be written"),
             };
-            match self.etcd().doubt(keys.watched(other.life()), &other.alive, &value, TIMEOUT) {
-                Ok(Doubted::Stands(revision)) => {
-                    tracing::debug!(node = other.name, "it is doubted while the registry is slow");
-                    doubts.stands(&other.name, other.life(), revision, other.ttl_ns, boottime_ns());
+            match self.etcd().suspect(keys.watched(other.life()), &other.alive, &value, TIMEOUT) {
+                Ok(Suspected::Stands(revision)) => {
+                    tracing::debug!(node = other.name, "it is suspected while the registry is slow");
+                    suspicions.stands(&other.name, other.life(), revision, other.ttl_ns, boottime_ns());
                 }
-                Ok(Doubted::Before(there)) => self.stood_before(doubts, other, &there),
-                Ok(Doubted::Over) => doubts.over(&other.name),
+                Ok(Suspected::Before(there)) => self.stood_before(suspicions, other, &there),
+                Ok(Suspected::Over) => suspicions.over(&other.name),
                 // The registry is not there: the next renewal tells, or its silence does.
-                Err(error) => return tracing::debug!(%error, "nobody can be doubted now"),
+                Err(error) => return tracing::debug!(%error, "nobody can be suspected now"),
             }
         }
-        doubts.doubted_all(boottime_ns());
+        suspicions.suspected_all(boottime_ns());
     }
 
-    /// Another node was first with its doubt.
-    fn stood_before(&self, doubts: &mut Doubts, other: &Other, there: &Entry) {
+    /// Another node was first with its suspicion.
+    fn stood_before(&self, suspicions: &mut Suspicions, other: &Other, there: &Entry) {
         match read(&other.name, there).filter(|record| record.life == other.life()) {
             Some(record) if record.over => self.end(other),
             Some(_) => {
-                doubts.stands(&other.name, other.life(), there.revision, other.ttl_ns, boottime_ns());
+                suspicions.stands(&other.name, other.life(), there.revision, other.ttl_ns, boottime_ns());
             }
-            None => doubts.over(&other.name),
+            None => suspicions.over(&other.name),
         }
     }
 
-    fn take_over_ripe(&self, doubts: &mut Doubts, others: &[Other]) {
+    fn take_over_ripe(&self, suspicions: &mut Suspicions, others: &[Other]) {
         // Who has stopped itself does not say so of others.
         if self.is_fenced() {
             return;
         }
-        for (name, doubt) in doubts.ripe(boottime_ns()) {
-            doubts.over(&name);
-            let other = others.iter().find(|other| other.name == name && other.life() == doubt.life);
+        for (name, suspicion) in suspicions.ripe(boottime_ns()) {
+            suspicions.over(&name);
+            let other = others.iter().find(|other| other.name == name && other.life() == suspicion.life);
             if let Some(other) = other
-                && let Err(problem) = self.take_over(other, &doubt)
+                && let Err(problem) = self.take_over(other, &suspicion)
             {
                 tracing::debug!(node = name, %problem, "a life can't be ended now: its lease does that");
             }
         }
     }
 
-    fn take_over(&self, other: &Other, doubt: &Doubt) -> Result<(), Problem> {
+    fn take_over(&self, other: &Other, suspicion: &Suspicion) -> Result<(), Problem> {
         let keys = Keys::of(&other.name);
-        let record = DoubtRecord { life: other.life(), by: self.me().to_owned(), over: true };
+        let record = SuspicionRecord { life: other.life(), by: self.me().to_owned(), over: true };
         let watched = keys.watched(other.life());
-        let ended = self.etcd().end_doubted(watched, &other.alive, doubt.revision, &to_json(&record)?);
+        let ended = self.etcd().end_suspected(watched, &other.alive, suspicion.revision, &to_json(&record)?);
         if ended.map_err(failed)? {
             tracing::warn!(
                 node = other.name,
-                "it left a doubt stand for as long as its lease lasts: its life is over"
+                "it left a suspicion stand for as long as its lease lasts: its life is over"
             );
             self.end(other);
             return Ok(());
         }
         // It answered; or another node was first; or this one was, and the answer was lost.
-        let there = self.etcd().get(&keys.doubt).map_err(failed)?;
+        let there = self.etcd().get(&keys.suspicion).map_err(failed)?;
         if let Some(record) = there.as_ref().and_then(|there| read(&other.name, there))
             && record.over
             && record.life == other.life()
@@ -229,7 +229,7 @@ impl Cluster {
     }
 }
 
-/// How long after a renewal was sent a node may believe in it, where it answers doubts.
+/// How long after a renewal was sent a node may believe in it, where it answers suspicions.
 fn answers_within_ns(entry: &Entry) -> Option<u64> {
     let record: AliveRecord = serde_json::from_slice(&entry.value).ok()?;
     let ttl_ms = record.answers_within_ms?;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_of_doubts_or_garbage_is_left_to_its_lease() {
+    fn who_says_nothing_of_suspicions_or_garbage_is_left_to_its_lease() {
         let alive = |more: &str| entry(&format!(r#"{{"incarnation":5,"boot":"b","since_unix_s":1{more}}}"#));
         assert_eq!(answers_within_ns(&alive("")), None, "of the release before");
         assert_eq!(answers_within_ns(&alive(r#","answers_within_ms":3000"#)), Some(3_000 * MS));
@@ -259,11 +259,11 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_that_is_garbage_says_nothing() {
+    fn a_suspicion_that_is_garbage_says_nothing() {
         for bad in ["", "[]", "{}", r#"{"life":-1,"by":"b"}"#, r#"{"life":7}"#, "\u{0}"] {
             assert_eq!(read("a", &entry(bad)), None, "{bad}");
         }
-        let record = DoubtRecord { life: 7, by: "b".into(), over: false };
+        let record = SuspicionRecord { life: 7, by: "b".into(), over: false };
         assert_eq!(read("a", &entry(r#"{"life":7,"by":"b"}"#)), Some(record));
     }
 }

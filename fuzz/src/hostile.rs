@@ -11,8 +11,8 @@ use wire::ring as layout;
 
 use crate::script::Script;
 
-/// Where the control words stand in the liar's memory, and where the ring does: with guards on all
-/// sides.
+/// Where the control words stand in the hostile peer's memory, and where the ring does: with guards
+/// on all sides.
 pub const CONTROL: usize = 64;
 /// See [`CONTROL`].
 pub const DATA: usize = CONTROL + layout::CONTROL_STRIDE + 64;
@@ -38,9 +38,9 @@ pub enum Half {
     Consumer,
 }
 
-/// Memory shared with a liar. Dependable only in what it was told by us, and not even that.
+/// Memory shared with a hostile peer. Dependable only in what it was told by us, and not even that.
 #[derive(Debug)]
-pub struct Liar<'s> {
+pub struct HostilePeer<'s> {
     half: Half,
     capacity: usize,
     state: RefCell<State<'s>>,
@@ -65,7 +65,7 @@ struct State<'s> {
 /// More looks than any single operation needs: beyond it something goes round.
 const LOOKS_MAX: usize = 64;
 
-impl<'s> Liar<'s> {
+impl<'s> HostilePeer<'s> {
     /// Zeroed memory with a ring of `capacity` bytes.
     #[must_use]
     pub fn new(half: Half, capacity: usize, script: Script<'s>) -> Self {
@@ -78,7 +78,7 @@ impl<'s> Liar<'s> {
             shown_word: 0,
             looks: 0,
         };
-        Liar { half, capacity, state: RefCell::new(state) }
+        HostilePeer { half, capacity, state: RefCell::new(state) }
     }
 
     /// The script, for the next step.
@@ -191,7 +191,7 @@ impl<'s> Liar<'s> {
         let kind = script.byte();
         let stays = kind & 0x80 == 0;
         let value = match kind & 0x7f {
-            // A true record, or nearly: kind and length are the liar's, the place is right.
+            // A true record, or nearly: kind and length are the hostile peer's, the place is right.
             1..=16 => layout::record_word(script.below(7) as u64, script.below(self.capacity + 16), position),
             17..=20 => {
                 let length = self.capacity - (position % self.capacity as u64) as usize;
@@ -247,7 +247,7 @@ impl<'s> Liar<'s> {
     }
 }
 
-impl Memory for &Liar<'_> {
+impl Memory for &HostilePeer<'_> {
     fn load(&self, offset: usize, _order: Ordering) -> u64 {
         self.look(offset)
     }

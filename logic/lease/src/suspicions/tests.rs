@@ -7,8 +7,8 @@ use crate::{Holder, Next, Terms};
 
 const MS: u64 = 1_000_000;
 const TERMS: Terms = Terms { ttl_ns: 2_000 * MS, margin_ns: 400 * MS, renew_every_ns: 400 * MS };
-const SUSPICION: Suspicion =
-    Suspicion { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 4_000 * MS };
+const TIMING: SuspicionTiming =
+    SuspicionTiming { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 4_000 * MS };
 const NODES: usize = 3;
 /// Clocks run faster or slower by this many thousandths at the most.
 const DRIFT: u64 = 20;
@@ -29,8 +29,8 @@ impl Random {
 struct Kept {
     life: u64,
     ends: u64,
-    /// The doubt, and whether the life is over by it.
-    doubt: Option<(u64, bool)>,
+    /// The suspicion, and whether the life is over by it.
+    suspicion: Option<(u64, bool)>,
 }
 
 /// The keeper of the leases, and one claim.
@@ -58,9 +58,9 @@ enum Ask {
     Begin,
     Renew { life: u64 },
     Look { life: u64 },
-    Answer { life: u64, doubt: u64 },
-    Doubt { of: usize },
-    TakeOver { of: usize, life: u64, doubt: u64 },
+    Answer { life: u64, suspicion: u64 },
+    Suspicion { of: usize },
+    TakeOver { of: usize, life: u64, suspicion: u64 },
     End { of: usize, life: u64 },
     Claim { life: u64 },
 }
@@ -69,9 +69,9 @@ enum Ask {
 enum Told {
     Begun { life: u64 },
     Renewed { life: u64, ok: bool },
-    Looked { life: u64, ok: bool, doubt: Option<(u64, bool)> },
+    Looked { life: u64, ok: bool, suspicion: Option<(u64, bool)> },
     Answered { life: u64, ok: bool },
-    Stands { of: usize, life: u64, doubt: u64 },
+    Stands { of: usize, life: u64, suspicion: u64 },
     Ended { of: usize, life: u64, ok: bool },
     Claimed { life: u64, ok: bool },
 }
@@ -85,10 +85,10 @@ enum Message {
 
 struct Node {
     holder: Holder,
-    doubts: Doubts,
+    suspicions: Suspicions,
     /// The holder's lease, and which life that is.
     lease: (u64, u64),
-    /// Of which renewal, by when it was sent, was said that the lease lasts, and that no doubt
+    /// Of which renewal, by when it was sent, was said that the lease lasts, and that no suspicion
     /// stands.
     lasts: u64,
     clear: u64,
@@ -140,7 +140,7 @@ impl World {
         let nodes = (0..NODES)
             .map(|_| Node {
                 holder: Holder::new(TERMS),
-                doubts: Doubts::new(SUSPICION),
+                suspicions: Suspicions::new(TIMING),
                 lease: (0, 0),
                 lasts: 0,
                 clear: 0,
@@ -158,7 +158,8 @@ impl World {
     }
 
     fn post(&mut self, now: u64, node: usize, sent: u64, message: Message) {
-        // For seconds at a time hardly any renewal hears of doubts, while leases are kept alive.
+        // For seconds at a time hardly any renewal hears of suspicions, while leases are kept
+        // alive.
         let deaf = matches!(message, Message::Ask(Ask::Look { .. })) && now / (2_500 * MS) % 3 == 1;
         if self.random.below(100) >= if deaf { 85 } else { self.loss } {
             // Now and then one is very late.
@@ -184,7 +185,7 @@ impl World {
                 if there.life != 0 {
                     return None;
                 }
-                keeper.kept[node] = Kept { life: revision, ends: now + TERMS.ttl_ns, doubt: None };
+                keeper.kept[node] = Kept { life: revision, ends: now + TERMS.ttl_ns, suspicion: None };
                 Told::Begun { life: revision }
             }
             Ask::Renew { life } => {
@@ -194,27 +195,27 @@ impl World {
                 }
                 Told::Renewed { life, ok }
             }
-            Ask::Look { life } => Told::Looked { life, ok: there.life == life, doubt: there.doubt },
-            Ask::Answer { life, doubt } => {
-                let ok = there.life == life && there.doubt == Some((doubt, false));
+            Ask::Look { life } => Told::Looked { life, ok: there.life == life, suspicion: there.suspicion },
+            Ask::Answer { life, suspicion } => {
+                let ok = there.life == life && there.suspicion == Some((suspicion, false));
                 if ok {
-                    keeper.kept[node].doubt = None;
+                    keeper.kept[node].suspicion = None;
                 }
                 Told::Answered { life, ok }
             }
-            Ask::Doubt { of } => {
+            Ask::Suspicion { of } => {
                 let kept = &mut keeper.kept[of];
                 if kept.life == 0 {
                     return None;
                 }
-                let doubt = kept.doubt.get_or_insert((revision, false)).0;
-                Told::Stands { of, life: kept.life, doubt }
+                let suspicion = kept.suspicion.get_or_insert((revision, false)).0;
+                Told::Stands { of, life: kept.life, suspicion }
             }
-            Ask::TakeOver { of, life, doubt } => {
+            Ask::TakeOver { of, life, suspicion } => {
                 let kept = &mut keeper.kept[of];
-                let ok = kept.life == life && kept.doubt == Some((doubt, false));
+                let ok = kept.life == life && kept.suspicion == Some((suspicion, false));
                 if ok {
-                    kept.doubt = Some((revision, true));
+                    kept.suspicion = Some((revision, true));
                 }
                 Told::Ended { of, life, ok }
             }
@@ -250,14 +251,14 @@ impl World {
                     node.holder.lost(node.lease.0);
                 }
             }
-            Told::Looked { life, ok, doubt } if life == node.lease.1 => match (ok, doubt) {
+            Told::Looked { life, ok, suspicion } if life == node.lease.1 => match (ok, suspicion) {
                 (true, None) => {
                     (node.clear, node.waits_since) = (node.clear.max(sent), 0);
                     node.counts();
                 }
-                (true, Some((doubt, false))) => {
+                (true, Some((suspicion, false))) => {
                     node.waits_since = 0;
-                    self.ask(now, index, Ask::Answer { life, doubt });
+                    self.ask(now, index, Ask::Answer { life, suspicion });
                 }
                 _ => {
                     node.holder.lost(node.lease.0);
@@ -268,9 +269,9 @@ impl World {
                 node.clear = node.clear.max(sent);
                 node.counts();
             }
-            Told::Stands { of, life, doubt } => {
+            Told::Stands { of, life, suspicion } => {
                 let wait = TERMS.ttl_ns / 100 * self.wait;
-                node.doubts.stands(&of.to_string(), life, doubt, wait, clock);
+                node.suspicions.stands(&of.to_string(), life, suspicion, wait, clock);
             }
             Told::Ended { of, life, ok: true } => {
                 self.taken_over += 1;
@@ -286,18 +287,22 @@ impl World {
     fn act(&mut self, index: usize, now: u64) {
         let clock = self.nodes[index].clock(now);
         let node = &mut self.nodes[index];
-        if node.waits_since > 0 && clock >= node.doubts.due(node.waits_since) {
-            node.doubts.doubted_all(clock);
+        if node.waits_since > 0 && clock >= node.suspicions.due(node.waits_since) {
+            node.suspicions.suspected_all(clock);
             for of in (0..NODES).filter(|of| *of != index) {
-                self.ask(now, index, Ask::Doubt { of });
+                self.ask(now, index, Ask::Suspicion { of });
             }
         }
         let node = &mut self.nodes[index];
         if node.holder.is_held(clock) {
-            for (of, doubt) in node.doubts.ripe(clock) {
-                self.nodes[index].doubts.over(&of);
+            for (of, suspicion) in node.suspicions.ripe(clock) {
+                self.nodes[index].suspicions.over(&of);
                 let of = of.parse().unwrap();
-                self.ask(now, index, Ask::TakeOver { of, life: doubt.life, doubt: doubt.revision });
+                self.ask(
+                    now,
+                    index,
+                    Ask::TakeOver { of, life: suspicion.life, suspicion: suspicion.revision },
+                );
             }
         }
         let node = &mut self.nodes[index];
@@ -395,22 +400,22 @@ fn who_waits_shorter_than_a_holder_believes_is_found_out() {
 }
 
 #[test]
-fn a_doubt_is_ripe_a_whole_lease_after_one_was_told_of_it() {
-    let mut doubts = Doubts::new(SUSPICION);
-    assert_eq!(doubts.next_ripe(), None);
-    doubts.stands("a", 7, 20, TERMS.ttl_ns, 1_000 * MS);
+fn a_suspicion_is_ripe_a_whole_lease_after_one_was_told_of_it() {
+    let mut suspicions = Suspicions::new(TIMING);
+    assert_eq!(suspicions.next_ripe(), None);
+    suspicions.stands("a", 7, 20, TERMS.ttl_ns, 1_000 * MS);
     // To hear of it again makes it neither older nor younger.
-    doubts.stands("a", 7, 20, TERMS.ttl_ns, 1_500 * MS);
-    assert_eq!(doubts.next_ripe(), Some(3_000 * MS));
-    assert_eq!(doubts.ripe(2_999 * MS), []);
-    assert_eq!(doubts.ripe(3_000 * MS)[0].1, Doubt { life: 7, revision: 20, ripe_at: 3_000 * MS });
-    // Another doubt, of the same life or of another, begins anew.
-    doubts.stands("a", 7, 25, TERMS.ttl_ns, 3_000 * MS);
-    assert_eq!(doubts.ripe(3_000 * MS), []);
-    doubts.stands("a", 9, 25, TERMS.ttl_ns, 4_000 * MS);
-    assert_eq!(doubts.next_ripe(), Some(6_000 * MS));
-    doubts.over("a");
-    assert_eq!(doubts.next_ripe(), None);
+    suspicions.stands("a", 7, 20, TERMS.ttl_ns, 1_500 * MS);
+    assert_eq!(suspicions.next_ripe(), Some(3_000 * MS));
+    assert_eq!(suspicions.ripe(2_999 * MS), []);
+    assert_eq!(suspicions.ripe(3_000 * MS)[0].1, Suspicion { life: 7, revision: 20, ripe_at: 3_000 * MS });
+    // Another suspicion, of the same life or of another, begins anew.
+    suspicions.stands("a", 7, 25, TERMS.ttl_ns, 3_000 * MS);
+    assert_eq!(suspicions.ripe(3_000 * MS), []);
+    suspicions.stands("a", 9, 25, TERMS.ttl_ns, 4_000 * MS);
+    assert_eq!(suspicions.next_ripe(), Some(6_000 * MS));
+    suspicions.over("a");
+    assert_eq!(suspicions.next_ripe(), None);
 }
 
 /// The margin is what is left for stopping, less what clocks differ by: of 2 s and 400 ms more than
@@ -423,19 +428,19 @@ fn the_fence_has_closed_long_enough_before_with_clocks_that_drift() {
 }
 
 #[test]
-fn who_is_answered_slowly_again_and_again_doubts_ever_less() {
-    let mut doubts = Doubts::new(SUSPICION);
+fn who_is_answered_slowly_again_and_again_suspects_ever_less() {
+    let mut suspicions = Suspicions::new(TIMING);
     let mut now = 10_000 * MS;
-    assert_eq!(doubts.due(now), now + 200 * MS);
+    assert_eq!(suspicions.due(now), now + 200 * MS);
     let mut pauses = Vec::new();
     for _ in 0..4 {
-        now = doubts.due(now);
-        doubts.doubted_all(now);
-        pauses.push((doubts.due(now) - now) / MS);
+        now = suspicions.due(now);
+        suspicions.suspected_all(now);
+        pauses.push((suspicions.due(now) - now) / MS);
     }
     assert_eq!(pauses, [1_000, 2_000, 4_000, 4_000]);
     // After as long a quiet time it is as at first: another leader may die soon.
-    now = doubts.due(now) + 4_001 * MS;
-    doubts.doubted_all(now);
-    assert_eq!(doubts.due(now) - now, 1_000 * MS);
+    now = suspicions.due(now) + 4_001 * MS;
+    suspicions.suspected_all(now);
+    assert_eq!(suspicions.due(now) - now, 1_000 * MS);
 }

@@ -1,42 +1,43 @@
-//! Doubting others, as `services/node/src/membership/doubts.rs` does; `lease::Doubts` decides.
+//! Suspecting others, as `services/node/src/membership/suspicions.rs` does; `lease::Suspicions`
+//! decides.
 
 use super::{ALIVE, Daemon, text};
 use crate::cluster::client::{ATTEMPT_NS, DEADLINE_NS, Failed};
 use crate::cluster::world::Planted;
 use crate::etcd::{Ask, Entry, Expected, TTL_NS, Transaction};
 use crate::time::MS;
-use lease::{Doubt, Doubts, Suspicion};
+use lease::{Suspicion, SuspicionTiming, Suspicions};
 use std::rc::Rc;
 
-/// As in `services/node/src/membership/doubts.rs`.
-const SUSPICION: Suspicion =
-    Suspicion { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 30_000 * MS };
+/// As in `services/node/src/membership/suspicions.rs`.
+const TIMING: SuspicionTiming =
+    SuspicionTiming { slow_ns: 200 * MS, pause_ns: 1_000 * MS, longest_pause_ns: 30_000 * MS };
 const TIMEOUT_NS: u64 = 1_200 * MS;
-const ATTEMPT_TO_DOUBT_NS: u64 = 150 * MS;
+const ATTEMPT_TO_SUSPECT_NS: u64 = 150 * MS;
 const LEAST_WAIT_NS: u64 = 10 * MS;
 const MAX_WAIT_NS: u64 = 200 * MS;
 
-pub(super) fn doubt_key(name: &str) -> String {
+pub(super) fn suspicion_key(name: &str) -> String {
     format!("doubt/{name}")
 }
 
-/// The registry's record of a doubt.
+/// The registry's record of a suspicion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DoubtRecord {
+pub(super) struct SuspicionRecord {
     pub(super) life: u64,
     pub(super) by: usize,
     pub(super) over: bool,
 }
 
-pub(super) fn read(entry: &Entry) -> Option<DoubtRecord> {
+pub(super) fn read(entry: &Entry) -> Option<SuspicionRecord> {
     let text = text(&entry.value);
     let mut words = text.split(' ');
     let life = words.next()?.parse().ok()?;
     let by = words.next()?.parse().ok()?;
-    Some(DoubtRecord { life, by, over: words.next() == Some("over") })
+    Some(SuspicionRecord { life, by, over: words.next() == Some("over") })
 }
 
-fn write(record: DoubtRecord) -> crate::etcd::Value {
+fn write(record: SuspicionRecord) -> crate::etcd::Value {
     let over = if record.over { " over" } else { "" };
     format!("{} {}{over}", record.life, record.by).into_bytes().into()
 }
@@ -48,20 +49,20 @@ struct Other {
     lease: u64,
 }
 
-/// The state after one tried to write a doubt.
-enum Doubted {
+/// The state after one tried to write a suspicion.
+enum Suspected {
     Stands(u64),
     Before(Entry),
     Over,
 }
 
 impl Daemon {
-    pub(super) async fn doubt_others(self: Rc<Self>) {
-        let mut doubts = Doubts::new(SUSPICION);
+    pub(super) async fn suspect_others(self: Rc<Self>) {
+        let mut suspicions = Suspicions::new(TIMING);
         let mut others = Vec::new();
         loop {
-            let due = self.asked.get().map(|sent| doubts.due(sent));
-            let wake = due.into_iter().chain(doubts.next_ripe()).min();
+            let due = self.asked.get().map(|sent| suspicions.due(sent));
+            let wake = due.into_iter().chain(suspicions.next_ripe()).min();
             let wait = wake.map_or(MAX_WAIT_NS, |at| at.saturating_sub(self.clock()));
             let wait = wait.clamp(LEAST_WAIT_NS, MAX_WAIT_NS);
             let until = self.machine().when(self.clock() + wait);
@@ -72,10 +73,10 @@ impl Daemon {
                     Err(_) => self.members_changed.set(true),
                 }
             }
-            if self.asked.get().is_some_and(|sent| self.clock() >= doubts.due(sent)) {
-                self.doubt_all(&mut doubts, &others).await;
+            if self.asked.get().is_some_and(|sent| self.clock() >= suspicions.due(sent)) {
+                self.suspect_all(&mut suspicions, &others).await;
             }
-            self.take_over_ripe(&mut doubts, &others).await;
+            self.take_over_ripe(&mut suspicions, &others).await;
         }
     }
 
@@ -91,77 +92,83 @@ impl Daemon {
         Ok(others)
     }
 
-    async fn doubt_all(&self, doubts: &mut Doubts, others: &[Other]) {
+    async fn suspect_all(&self, suspicions: &mut Suspicions, others: &[Other]) {
         let wait_ns = match self.world.config.planted {
             Some(Planted::HastyHeir) => TTL_NS / 2,
             _ => TTL_NS,
         };
         for other in others {
-            match self.doubt(other).await {
-                Ok(Doubted::Stands(revision)) => {
-                    doubts.stands(&other.name, other.life, revision, wait_ns, self.clock());
+            match self.suspect(other).await {
+                Ok(Suspected::Stands(revision)) => {
+                    suspicions.stands(&other.name, other.life, revision, wait_ns, self.clock());
                 }
-                Ok(Doubted::Before(there)) => match read(&there).filter(|record| record.life == other.life) {
+                Ok(Suspected::Before(there)) => match read(&there).filter(|record| record.life == other.life)
+                {
                     Some(record) if record.over => self.end(other).await,
                     Some(_) => {
-                        doubts.stands(&other.name, other.life, there.revision, wait_ns, self.clock());
+                        suspicions.stands(&other.name, other.life, there.revision, wait_ns, self.clock());
                     }
-                    None => doubts.over(&other.name),
+                    None => suspicions.over(&other.name),
                 },
-                Ok(Doubted::Over) => doubts.over(&other.name),
+                Ok(Suspected::Over) => suspicions.over(&other.name),
                 Err(_) => return,
             }
         }
-        doubts.doubted_all(self.clock());
+        suspicions.suspected_all(self.clock());
     }
 
-    /// As `Etcd::doubt`.
-    async fn doubt(&self, other: &Other) -> Result<Doubted, Failed> {
-        let (alive, doubt) = (format!("{ALIVE}{}", other.name), doubt_key(&other.name));
-        let value = write(DoubtRecord { life: other.life, by: self.number, over: false });
+    /// As `Etcd::suspect`.
+    async fn suspect(&self, other: &Other) -> Result<Suspected, Failed> {
+        let (alive, suspicion) = (format!("{ALIVE}{}", other.name), suspicion_key(&other.name));
+        let value = write(SuspicionRecord { life: other.life, by: self.number, over: false });
         let transaction = Transaction {
-            when: vec![(alive.clone(), Expected::Revision(other.life)), (doubt.clone(), Expected::Absent)],
-            then: vec![(doubt.clone(), Some((Rc::clone(&value), other.lease)))],
-            read: vec![alive, doubt],
+            when: vec![
+                (alive.clone(), Expected::Revision(other.life)),
+                (suspicion.clone(), Expected::Absent),
+            ],
+            then: vec![(suspicion.clone(), Some((Rc::clone(&value), other.lease)))],
+            read: vec![alive, suspicion],
         };
-        let done = self.client.transact(transaction, TIMEOUT_NS, ATTEMPT_TO_DOUBT_NS).await;
+        let done = self.client.transact(transaction, TIMEOUT_NS, ATTEMPT_TO_SUSPECT_NS).await;
         let (met, revision, read) = match done {
-            Err(Failed::NoLease) => return Ok(Doubted::Over),
+            Err(Failed::NoLease) => return Ok(Suspected::Over),
             done => done?,
         };
         if met {
-            return Ok(Doubted::Stands(revision));
+            return Ok(Suspected::Stands(revision));
         }
         let mut read = read.into_iter();
         let (alive, there) = (read.next().flatten(), read.next().flatten());
         Ok(match there {
-            Some(there) if there.value == value => Doubted::Stands(there.revision),
-            Some(there) if alive.is_some_and(|alive| alive.revision == other.life) => Doubted::Before(there),
-            _ => Doubted::Over,
+            Some(there) if there.value == value => Suspected::Stands(there.revision),
+            Some(there) if alive.is_some_and(|alive| alive.revision == other.life) => {
+                Suspected::Before(there)
+            }
+            _ => Suspected::Over,
         })
     }
 
-    async fn take_over_ripe(&self, doubts: &mut Doubts, others: &[Other]) {
+    async fn take_over_ripe(&self, suspicions: &mut Suspicions, others: &[Other]) {
         if !self.holds() {
             return;
         }
-        for (name, doubt) in doubts.ripe(self.clock()) {
-            doubts.over(&name);
-            let other = others.iter().find(|other| other.name == name && other.life == doubt.life);
+        for (name, suspicion) in suspicions.ripe(self.clock()) {
+            suspicions.over(&name);
+            let other = others.iter().find(|other| other.name == name && other.life == suspicion.life);
             if let Some(other) = other {
                 // A life that can't be ended now is ended by its lease.
-                let _later = self.take_over(other, &doubt).await;
+                let _later = self.take_over(other, &suspicion).await;
             }
         }
     }
 
-    async fn take_over(&self, other: &Other, doubt: &Doubt) -> Result<(), Failed> {
-        let (alive, key) = (format!("{ALIVE}{}", other.name), doubt_key(&other.name));
-        let value = write(DoubtRecord { life: other.life, by: self.number, over: true });
+    async fn take_over(&self, other: &Other, suspicion: &Suspicion) -> Result<(), Failed> {
+        let (alive, key) = (format!("{ALIVE}{}", other.name), suspicion_key(&other.name));
+        let value = write(SuspicionRecord { life: other.life, by: self.number, over: true });
         let transaction = Transaction {
             when: vec![
                 (alive, Expected::Revision(other.life)),
-                (key.clone(), Expected::Revision(doubt.revision)),
+                (key.clone(), Expected::Revision(suspicion.revision)),
             ],
             then: vec![(key.clone(), Some((value, other.lease)))],
             read: Vec::new(),
@@ -169,7 +176,7 @@ impl Daemon {
         let (ended, ..) = self.client.transact(transaction, DEADLINE_NS, ATTEMPT_NS).await?;
         if ended {
             self.world.tell(|| format!("{} ends the life of {}", self.me(), other.name));
-            self.world.came.borrow_mut().ended_by_doubt += 1;
+            self.world.came.borrow_mut().ended_by_suspicion += 1;
             self.end(other).await;
             return Ok(());
         }
