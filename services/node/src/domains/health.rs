@@ -298,9 +298,13 @@ mod tests {
     #[test]
     fn only_what_has_the_mark_is_found() {
         let run = |mark: bool| {
-            let mut command = std::process::Command::new("sleep");
-            command.arg("60").envs(mark.then_some((MARK, "1")));
-            command.spawn().expect("sleep runs")
+            use std::io::Read;
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", "echo; read line"]).envs(mark.then_some((MARK, "1")));
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh runs");
+            // The kernel shows no environment of a program that is only about to run.
+            child.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("it runs");
+            child
         };
         let (mut ours, mut other) = (run(true), run(false));
         let marked = |pid| is_marked(pid, MARKED.as_bytes());
