@@ -1,6 +1,6 @@
 //! Each half of a ring alone with a hostile peer, who changes what he likes between any two looks.
-//! What must hold: no panic, no look or write where none belongs, no operation that goes round,
-//! records of possible lengths only.
+//! Each half keeps to its memory, ends each operation, never panics, and gives records of possible
+//! lengths only.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::hostile::{CONTROL, DATA, Half, HostilePeer};

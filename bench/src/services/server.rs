@@ -11,13 +11,13 @@ pub const NAME: &str = "kit";
 /// The verb that its files want.
 pub const VERB: &str = "use";
 /// How long a reader may take for a record before the rest is left out.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a reader sleeps before it is woken.
 pub const PAUSE: Duration = Duration::from_micros(200);
 /// Records of one burst, at the most.
-const BURST_MOST: usize = 1 << 20;
+const MAX_BURST: usize = 1 << 20;
 /// Bytes of a record, at the most.
-const RECORD_MOST: usize = 64 << 10;
+const MAX_RECORD_BYTES: usize = 64 << 10;
 
 /// An order to the thread that publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Order {
         let order = match words.next()? {
             "burst" => {
                 let mut number = || words.next()?.parse::<usize>().ok();
-                Self::Burst(number()?.min(BURST_MOST), number()?.min(RECORD_MOST))
+                Self::Burst(number()?.min(MAX_BURST), number()?.min(MAX_RECORD_BYTES))
             }
             "wake" => Self::Wake,
             _ => return None,
@@ -67,12 +67,12 @@ fn publish(records: &Stream, orders: &Receiver<Order>) {
                 let record = vec![7; bytes];
                 // The rest of a burst is left out where its reader has gone to sleep for good; who
                 // misses it says so.
-                let _all = (0..count).try_for_each(|_| records.publish_when_read(&record, PATIENCE));
+                let _all = (0..count).try_for_each(|_| records.publish_when_read(&record, TIMEOUT));
             }
             Order::Wake => {
                 // tidy(sleep): the reader has to be asleep, which nothing tells.
                 std::thread::sleep(PAUSE);
-                let _said_by_who_misses_it = records.publish_when_read(clock_ns().to_le_bytes(), PATIENCE);
+                let _said_by_who_misses_it = records.publish_when_read(clock_ns().to_le_bytes(), TIMEOUT);
             }
         }
     }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn orders_are_read_and_nonsense_is_none() {
         assert_eq!(Order::parse(b"burst 512 64"), Some(Order::Burst(512, 64)));
-        assert_eq!(Order::parse(b"burst 1 99999999"), Some(Order::Burst(1, RECORD_MOST)));
+        assert_eq!(Order::parse(b"burst 1 99999999"), Some(Order::Burst(1, MAX_RECORD_BYTES)));
         assert_eq!(Order::parse(b"wake"), Some(Order::Wake));
         for line in [&b"burst 1"[..], b"burst x 1", b"wake up", b"", b"\xff"] {
             assert_eq!(Order::parse(line), None, "{line:?}");

@@ -16,10 +16,10 @@ const PRODUCT: &str = "tombolo";
 #[derive(Debug, Parser)]
 #[command(name = "tombolo", bin_name = "tombolo", version)]
 struct Cli {
-    /// Each scenario makes nodes of its own.
+    /// The node, which every command of `tombolo` takes. Each scenario makes nodes of its own.
     #[arg(long, global = true, hide = true)]
     run_dir: Option<PathBuf>,
-    /// As above.
+    /// As `run_dir`.
     #[arg(long, global = true, hide = true)]
     state_dir: Option<PathBuf>,
     #[command(subcommand)]

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `hall` on beta uses a tree of beta; `attic` shows nothing by 9P.
 const TOPOLOGY: &str = "name = \"house\"\n\
@@ -56,13 +56,13 @@ fn a_stock_client_of_9p_reads_the_files_of_a_domain_of_another_node() {
     let (alpha, beta) = (bed.host(0), bed.host(1));
     alpha.up_ok(TOPOLOGY);
     let write = "seq 100000 > /srv/tree/f && echo x > /srv/tree/g";
-    bed.until("the tree is served", PATIENCE, || {
+    bed.until("the tree is served", TIMEOUT, || {
         alpha.run(&["exec", "hall", "--", "sh", "-c", write]).code == 0
     });
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path().join("hall.sock");
     let offered = offer(alpha, "hall", &at);
-    bed.until("it listens", PATIENCE, || at.exists());
+    bed.until("it listens", TIMEOUT, || at.exists());
     assert_eq!(stock("diodls", &at, "/").out, "self\ntree\n");
     let wanted = alpha.ok(&["exec", "hall", "--", "cat", "/srv/tree/f"]);
     assert!(stock("diodcat", &at, "tree/f").out == wanted, "another text");
@@ -71,7 +71,7 @@ fn a_stock_client_of_9p_reads_the_files_of_a_domain_of_another_node() {
     // The other node's daemon dies, and with it what it relayed; the next one relays again.
     beta.kill_role("daemon");
     bed.start_daemon(beta);
-    bed.until("the next daemon relays", PATIENCE, || stock("diodcat", &at, "tree/g").out == "x\n");
+    bed.until("the next daemon relays", TIMEOUT, || stock("diodcat", &at, "tree/g").out == "x\n");
     assert_eq!(end(offered, &at), Some(0));
     assert!(!at.exists(), "its socket is removed");
     // What can't be is said, and nothing is left.

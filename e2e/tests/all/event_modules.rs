@@ -258,6 +258,10 @@ fn the_file_gives_a_domain_its_filter_and_the_domain_can_have_no_other() {
         );
     }
 
+    // Nor does whoever may manage the channel have its events read otherwise.
+    let other = node.shell("sensor", "echo 'format cbor' > /srv/events/alarms/ctl");
+    assert!(other.code != 0 && other.err.contains("not permitted"), "{other:?}");
+
     // Another file changes the filter of an open subscription, between two events; and its
     // service's death changes nothing.
     let mut open = Program::shell(&node, "panel", &lines_of(3));

@@ -54,6 +54,13 @@ impl Events {
         let (word, number) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
         if word == "format" {
             let format = Format::parse(number).map_err(|error| refused(&error.to_string()))?;
+            // An event that is read otherwise has other fields, or none, and passes other filters.
+            if self.given.keys().any(|(name, _)| name[..] == *open.channel.name()) {
+                return Err((
+                    Errno::PERM,
+                    "the topology file has filters for this channel, and so its format".into(),
+                ));
+            }
             open.channel.set_format(format);
             return Ok(());
         }

@@ -34,14 +34,15 @@ async fn serve(client: Client, arguments: &NinepArgs) -> Result<(), Failure> {
     print(&format!("9P of {} at {}\n", arguments.domain, arguments.listen.display()))?;
     let places = Arc::new(Semaphore::new(CLIENTS_MAX));
     loop {
-        let place =
-            Arc::clone(&places).acquire_owned().await.map_err(|error| Failure::new(error.to_string()))?;
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+            listener.accept().await.map(|(near, _)| (place, near))
+        };
+        let (place, near) = tokio::select! {
+            next = next => next?,
             _ = ended.recv() => return Ok(()),
             _ = asked.recv() => return Ok(()),
         };
-        let (near, _) = accepted?;
         let (client, path) = (client.clone(), path.clone());
         tokio::spawn(async move {
             if let Err(error) = relay(&client, &path, near).await {

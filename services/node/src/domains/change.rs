@@ -591,7 +591,7 @@ async fn restore_one(node: Arc<Domains>, dc: String) {
     let Some(topology) = node.topology(&dc) else { return };
     let lost = |domain: &&Domain| node.supervised(&dc, domain.name.as_str()).is_none();
     let lost: Vec<Domain> = topology.start_order().into_iter().filter(lost).cloned().collect();
-    let mut starts = start_each(&topology, lost, |domain| {
+    let mut starts = start_each(Some(&topology), lost, |_, domain| {
         let (node, dc) = (Arc::clone(&node), dc.clone());
         async move {
             let name = domain.name.as_str();

@@ -92,24 +92,22 @@ impl Turn<'_> {
         }
         let begun = Instant::now();
         let order = Order::of(node.topology(dc).as_deref(), steps.iter().map(of_step).collect());
-        let mut stops = each_after(
-            steps.len(),
-            |one, before| order.stands_on(before, one),
-            |index| {
-                let (node, dc, step) = (Arc::clone(node), dc.to_owned(), steps.get(index).cloned());
-                async move {
-                    let Some(step @ Step::Stop { domain }) = &step else { return Ok(()) };
-                    end(&node, &dc, domain.name.as_str()).await?;
-                    node.apply(&dc, step);
-                    Ok(())
-                }
-            },
-        );
+        let works = steps.iter().cloned().map(|step| {
+            let (node, dc) = (Arc::clone(node), dc.to_owned());
+            async move {
+                let Step::Stop { domain } = &step else { return Ok(()) };
+                end(&node, &dc, domain.name.as_str()).await?;
+                node.apply(&dc, &step);
+                Ok(())
+            }
+        });
+        let mut stops = each_after(works.collect(), |one, before| order.stands_on(before, one));
         let mut failures = Vec::new();
         while let Some(stopped) = stops.join_next().await {
-            let (index, done) = stopped.unwrap_or_else(|error| (0, Err(error.to_string())));
-            if let Some(step) = steps.get(index) {
-                failures.extend(self.end(index, step, begun, done).await);
+            match stopped.map(|(index, done)| (index, steps.get(index), done)) {
+                Ok((index, Some(step), done)) => failures.extend(self.end(index, step, begun, done).await),
+                Ok((_, None, _)) => {}
+                Err(error) => failures.push(error.to_string()),
             }
         }
         failures
@@ -126,35 +124,28 @@ impl Turn<'_> {
         change: Option<&Change>,
     ) -> Vec<String> {
         steps.iter().for_each(|step| node.apply(dc, step));
-        let order = Order::of(node.topology(dc).as_deref(), steps.iter().map(of_step).collect());
         let (broken, breaks) = (watch::Sender::new(false), change.is_some());
-        let room = room();
-        let mut starts = each_after(
-            steps.len(),
-            |one, before| order.stands_on(one, before),
-            |index| {
-                let (node, dc, step) = (Arc::clone(node), dc.to_owned(), steps.get(index).cloned());
-                let (room, broken, teller) = (Arc::clone(&room), broken.clone(), self.teller.clone());
-                let (number, of) = (self.first + index + 1, self.of);
-                async move {
-                    let Some(Step::Start { domain }) = &step else { return None };
-                    let _room = room.acquire().await;
-                    let is_over = *broken.borrow();
-                    if is_over {
-                        return None;
-                    }
-                    let what = step.as_ref().map(ToString::to_string).unwrap_or_default();
-                    teller.tell(Progress::Started { step: number, of, what }).await;
-                    let begun = Instant::now();
-                    let started = start(&node, &dc, domain, broken_off(broken.subscribe())).await;
-                    if started.is_err() && breaks {
-                        // Before those that stand on it have their turn.
-                        broken.send_replace(true);
-                    }
-                    Some((begun, started))
+        let domains = steps.iter().filter_map(of_step).collect();
+        let mut starts = start_each(node.topology(dc).as_deref(), domains, |index, domain| {
+            let (node, dc, what) =
+                (Arc::clone(node), dc.to_owned(), steps.get(index).map(ToString::to_string));
+            let (broken, teller) = (broken.clone(), self.teller.clone());
+            let (number, of) = (self.first + index + 1, self.of);
+            async move {
+                let is_over = *broken.borrow();
+                if is_over {
+                    return None;
                 }
-            },
-        );
+                teller.tell(Progress::Started { step: number, of, what: what.unwrap_or_default() }).await;
+                let begun = Instant::now();
+                let started = start(&node, &dc, &domain, broken_off(broken.subscribe())).await;
+                if started.is_err() && breaks {
+                    // Before those that stand on it have their turn.
+                    broken.send_replace(true);
+                }
+                Some((begun, started))
+            }
+        });
         let mut failures = Vec::new();
         loop {
             let joined = tokio::select! {
@@ -168,7 +159,10 @@ impl Turn<'_> {
             let (index, started) = match joined {
                 None => return failures,
                 Some(Ok(started)) => started,
-                Some(Err(error)) => (0, Some((Instant::now(), Err(error.to_string())))),
+                Some(Err(error)) => {
+                    failures.push(error.to_string());
+                    continue;
+                }
             };
             if let (Some(step), Some((begun, done))) = (steps.get(index), started) {
                 let failure = self.end(index, step, begun, done).await;
@@ -230,57 +224,42 @@ fn of_step(step: &Step) -> Option<Domain> {
     }
 }
 
-/// Room for the domains that start at the same time.
-fn room() -> Arc<Semaphore> {
-    let processors = std::thread::available_parallelism().map_or(MIN_STARTS, NonZero::get);
-    Arc::new(Semaphore::new(processors.max(MIN_STARTS)))
-}
-
 /// Does `start` for domains of a topology, given in the order of their start, each as soon as it is
-/// over for those on which the domain stands.
+/// over for those on which the domain stands; for as many at a time as there are processors.
 pub(super) fn start_each<T, F>(
-    topology: &Topology,
+    topology: Option<&Topology>,
     domains: Vec<Domain>,
-    start: impl Fn(Domain) -> F,
-) -> JoinSet<(usize, Option<T>)>
-where
-    T: Send + 'static,
-    F: Future<Output = T> + Send + 'static,
-{
-    let room = room();
-    let order = Order::of(Some(topology), domains.iter().cloned().map(Some).collect());
-    each_after(
-        domains.len(),
-        |one, before| order.stands_on(one, before),
-        |index| {
-            let (room, work) = (Arc::clone(&room), domains.get(index).cloned().map(&start));
-            async move {
-                let _room = room.acquire().await;
-                match work {
-                    Some(work) => Some(work.await),
-                    None => None,
-                }
-            }
-        },
-    )
-}
-
-/// Does the work of each index as soon as that of the earlier indices for which it waits is over.
-fn each_after<T, F>(
-    count: usize,
-    waits_for: impl Fn(usize, usize) -> bool,
-    work: impl Fn(usize) -> F,
+    start: impl Fn(usize, Domain) -> F,
 ) -> JoinSet<(usize, T)>
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
 {
-    let over: Vec<watch::Sender<bool>> = (0..count).map(|_| watch::Sender::new(false)).collect();
+    let processors = std::thread::available_parallelism().map_or(MIN_STARTS, NonZero::get);
+    let room = Arc::new(Semaphore::new(processors.max(MIN_STARTS)));
+    let order = Order::of(topology, domains.iter().cloned().map(Some).collect());
+    let works = domains.into_iter().enumerate().map(|(index, domain)| {
+        let (room, work) = (Arc::clone(&room), start(index, domain));
+        async move {
+            let _room = room.acquire().await;
+            work.await
+        }
+    });
+    each_after(works.collect(), |one, before| order.stands_on(one, before))
+}
+
+/// Does each work as soon as those of the earlier indices for which it waits are over.
+fn each_after<T, F>(works: Vec<F>, waits_for: impl Fn(usize, usize) -> bool) -> JoinSet<(usize, T)>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let over: Vec<watch::Sender<bool>> = works.iter().map(|_| watch::Sender::new(false)).collect();
     let mut all = JoinSet::new();
-    for (index, own) in over.iter().enumerate() {
+    for (index, (own, work)) in over.iter().zip(works).enumerate() {
         let earlier = over.iter().enumerate().take(index).filter(|(before, _)| waits_for(index, *before));
         let mut waits: Vec<watch::Receiver<bool>> = earlier.map(|(_, over)| over.subscribe()).collect();
-        let (own, work) = (own.clone(), work(index));
+        let own = own.clone();
         all.spawn(async move {
             for before in &mut waits {
                 // One whose task is gone is waited for no more.
@@ -305,7 +284,7 @@ mod tests {
         let gate = Arc::new(Semaphore::new(0));
         // 1 stands on 0, which waits for 2, which stands on nobody.
         let waits_for = |one: usize, before: usize| (one, before) == (1, 0);
-        let mut all = each_after(3, waits_for, |index| {
+        let works = (0..3).map(|index| {
             let (order, gate) = (Arc::clone(&order), Arc::clone(&gate));
             async move {
                 if index == 0 {
@@ -315,6 +294,7 @@ mod tests {
                 gate.add_permits(1);
             }
         });
+        let mut all = each_after(works.collect(), waits_for);
         while let Some(done) = all.join_next().await {
             done.expect("it ends");
         }
