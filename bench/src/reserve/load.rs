@@ -125,7 +125,7 @@ impl Ground {
         for name in names(count) {
             ground.cgroups.create(&ground.path(&name)).map_err(|error| error.to_string())?;
         }
-        ground.cgroups.prefer(&ground.top, true).map_err(|error| error.to_string())?;
+        ground.cgroups.weigh(&ground.top, None).map_err(|error| error.to_string())?;
         Ok(ground)
     }
 
@@ -269,7 +269,7 @@ fn timely(ground: &Ground, plan: &Plan, put: &mut Put<'_>) -> Result<(), String>
         .ok_or("threads can't be promised anything by themselves here (version 2)")?;
     put("missed without a promise", "%", misses(plan.periods.min(1_000), None)?);
     ground.promise("m001", Some(TIMELY))?;
-    ground.cgroups.prefer(&ground.path("m001"), true).map_err(|error| error.to_string())?;
+    ground.cgroups.weigh(&ground.path("m001"), None).map_err(|error| error.to_string())?;
     put("reserve.misses", "%", misses(plan.periods, Some(tasks))?);
     Ok(())
 }

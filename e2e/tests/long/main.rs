@@ -10,6 +10,7 @@ mod machine_conformance;
 #[path = "../all/machine_outcomes.rs"]
 mod machine_outcomes;
 mod million_files;
+mod neighbours;
 mod power_cut;
 mod service_views;
 #[path = "../all/siege.rs"]

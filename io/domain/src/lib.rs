@@ -46,7 +46,10 @@ mod sweep;
 mod unused;
 mod users;
 
-pub use cgroup::{Cgroups, Device, MAX_PERIOD_US, Memory, Part, Quota, QuotaFile, SHORTEST_PERIOD_US, Usage};
+pub use cgroup::{
+    Cgroups, Demand, Device, MAX_PERIOD_US, Memory, Part, Quota, QuotaFile, SHORTEST_PERIOD_US, USUAL_WEIGHT,
+    Usage,
+};
 pub use copy::{COPY_ROLE, pack, unpack};
 pub use error::{Error, Result};
 pub use exec::{ExecOptions, exec_command};

@@ -9,9 +9,11 @@ mod kill;
 mod pin;
 mod share;
 mod usage;
+mod weight;
 
 pub use share::{Device, MAX_PERIOD_US, Quota, QuotaFile, SHORTEST_PERIOD_US};
 pub use usage::{Memory, Usage};
+pub use weight::{Demand, USUAL_WEIGHT};
 
 use crate::error::{Context, Error, Result};
 use crate::spec::Limits;

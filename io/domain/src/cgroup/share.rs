@@ -1,7 +1,7 @@
-//! The promises to a cgroup: processor time by quota and weight, memory that is left to it,
-//! bandwidth of a disk; and holding all of it for a while.
+//! The promises to a cgroup: processor time by quota, memory that is left to it, bandwidth of a
+//! disk; and holding all of it for a while.
 
-use super::{Cgroups, Hierarchy, MAX_DEPTH, Version, directories, write};
+use super::{Cgroups, MAX_DEPTH, Version, directories, write};
 use crate::error::{Context, Error, Result};
 use std::fs::{self, File};
 use std::io;
@@ -14,14 +14,6 @@ use std::time::{Duration, Instant};
 pub const SHORTEST_PERIOD_US: u64 = 1_000;
 /// Longest one (`max_cfs_quota_period`).
 pub const MAX_PERIOD_US: u64 = 1_000_000;
-/// Weight of whoever has a promise, version 1: the most there is, so that a promise is kept beside
-/// whoever has none.
-const PROMISED_SHARES: u64 = 262_144;
-/// The weight that a cgroup is made with, version 1.
-const USUAL_SHARES: u64 = 1_024;
-/// The same two, version 2.
-const PROMISED_WEIGHT: u64 = 10_000;
-const USUAL_WEIGHT: u64 = 100;
 /// How long processes may take to be frozen: until each comes by the kernel's exit. Only one that
 /// hangs in the kernel takes longer.
 const FREEZING: Duration = Duration::from_millis(200);
@@ -239,24 +231,6 @@ impl Cgroups {
         super::usage::keyed(&self.with("cpu")?.mount.join(path).join("cpu.stat"), "nr_periods")
     }
 
-    /// Puts the cgroup `path` before its neighbours that are promised nothing, or back among them.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn prefer(&self, path: &str, before: bool) -> Result<()> {
-        match self.with("cpu") {
-            Some(Hierarchy { version: Version::One, mount, .. }) => {
-                let shares = if before { PROMISED_SHARES } else { USUAL_SHARES };
-                write(&mount.join(path).join("cpu.shares"), &shares.to_string())
-            }
-            Some(Hierarchy { mount, .. }) => {
-                let weight = if before { PROMISED_WEIGHT } else { USUAL_WEIGHT };
-                write(&mount.join(path).join("cpu.weight"), &weight.to_string())
-            }
-            None => Err(Error::Controller { what: "processor time", controller: "cpu" }),
-        }
-    }
-
     /// Leaves the cgroup `path` this much memory when others want more; `None` takes it back.
     ///
     /// # Errors
@@ -386,7 +360,7 @@ fn gather(at: &Path, depth: usize, places: &mut Vec<PathBuf>) {
     }
 }
 
-fn read_number(path: &Path) -> Option<u64> {
+pub(super) fn read_number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
@@ -434,7 +408,7 @@ mod tests {
         };
         let text = |file: &str| fs::read_to_string(dir.path().join("sys/fs/cgroup").join(file)).unwrap();
         let device = Device { major: 8, minor: 0 };
-        for file in ["cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares"] {
+        for file in ["cpu.cfs_period_us", "cpu.cfs_quota_us"] {
             put(&format!("cpu/t/{file}"), "");
         }
         put("memory/t/memory.soft_limit_in_bytes", "");
@@ -451,30 +425,27 @@ mod tests {
         let cgroups = Cgroups::from_mountinfo(one, dir.path());
         cgroups.promise_cpu("t", Some(Quota { budget_us: 16_000, period_us: 40_000 })).unwrap();
         assert_eq!(cgroups.promised_cpu("t"), Some(Quota { budget_us: 16_000, period_us: 40_000 }));
-        cgroups.prefer("t", true).unwrap();
         cgroups.promise_memory("t", Some(4096)).unwrap();
         cgroups.promise_disk("t", device, 1_000_000, 0).unwrap();
         cgroups.hold("t", true).unwrap();
-        assert_eq!(text("cpu/t/cpu.shares"), "262144");
         assert_eq!(text("memory/t/memory.soft_limit_in_bytes"), "4096");
         assert_eq!(text("blkio/t/blkio.throttle.write_bps_device"), "8:0 1000000");
         assert_eq!(text("freezer/t/freezer.state"), "FROZEN");
         assert!(matches!(cgroups.promise_disk("u", device, 1, 1), Err(Error::Controller { .. })));
         let two = "31 23 0:28 / /sys/fs/cgroup/two rw - cgroup2 cgroup2 rw\n";
         put("two/cgroup.controllers", "cpu memory io\n");
-        for file in ["cpu.max", "cpu.weight", "memory.low", "io.max", "cgroup.freeze"] {
+        for file in ["cpu.max", "memory.low", "io.max", "cgroup.freeze"] {
             put(&format!("two/t/d/{file}"), "");
             put(&format!("two/t/{file}"), "");
         }
         let cgroups = Cgroups::from_mountinfo(two, dir.path());
         cgroups.promise_cpu("t/d", Some(Quota { budget_us: 16_000, period_us: 40_000 })).unwrap();
         assert_eq!(cgroups.promised_cpu("t/d"), Some(Quota { budget_us: 16_000, period_us: 40_000 }));
-        cgroups.prefer("t/d", true).unwrap();
         cgroups.promise_memory("t/d", Some(4096)).unwrap();
         cgroups.promise_disk("t/d", device, 0, 5).unwrap();
         cgroups.hold("t/d", true).unwrap();
         assert_eq!((text("two/t/memory.low"), text("two/t/d/memory.low")), ("max".into(), "4096".into()));
         assert_eq!(text("two/t/d/io.max"), "8:0 rbps=max wbps=max riops=5 wiops=5");
-        assert_eq!((text("two/t/d/cpu.weight"), text("two/t/d/cgroup.freeze")), ("10000".into(), "1".into()));
+        assert_eq!(text("two/t/d/cgroup.freeze"), "1");
     }
 }

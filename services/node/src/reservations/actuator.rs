@@ -1,11 +1,12 @@
 //! The actuator of promises on this node: it writes the kernel's control groups as the reservation
 //! table says.
 
+use super::weights::{Share, Weights};
 use domain::{Cgroups, Device, Quota, QuotaFile};
 use reserve::node::Promise;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How often a quota that somebody else has set is set back, before it is only told: whoever sets
 /// it more often than that means it.
@@ -25,6 +26,7 @@ pub(crate) struct Actuator {
     /// The cgroups whose promise of the disk the kernel has taken: what it does not take of them
     /// afterwards is a failure, and no lack of the machine.
     disks: Mutex<BTreeSet<String>>,
+    weights: Mutex<Weights>,
 }
 
 #[derive(Debug)]
@@ -41,8 +43,8 @@ pub(crate) type Caveats = Vec<String>;
 
 impl Actuator {
     pub(crate) fn new(cgroups: Cgroups, top: &str, state_dir: &Path) -> Self {
-        let (quotas, disks) = (Mutex::default(), Mutex::default());
-        Self { cgroups, top: top.to_owned(), device: Device::of(state_dir), quotas, disks }
+        let (quotas, disks, weights) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { cgroups, top: top.to_owned(), device: Device::of(state_dir), quotas, disks, weights }
     }
 
     pub(crate) fn cgroups(&self) -> &Cgroups {
@@ -50,19 +52,27 @@ impl Actuator {
     }
 
     /// Keeps a promise from now on, in place of the one before; what this node can't keep is told.
-    /// `prefer`: it comes before who is promised nothing.
+    /// `share`: the processor time with which it comes before who is promised nothing, however it
+    /// is kept.
     ///
     /// # Errors
     /// Where the kernel refuses what it can do.
-    pub(crate) fn keep(&self, cgroup: &str, promise: &Promise, prefer: bool) -> Result<Caveats, String> {
+    pub(crate) fn keep(
+        &self,
+        cgroup: &str,
+        promise: &Promise,
+        share: Option<Share>,
+    ) -> Result<Caveats, String> {
         let mut caveats = Vec::new();
         // The cgroup may be another one than it was.
         self.disks.lock().unwrap_or_else(PoisonError::into_inner).remove(cgroup);
         self.keep_cpu(cgroup, promise, &mut caveats)?;
         self.keep_memory(cgroup, promise, &mut caveats)?;
         self.keep_disk(cgroup, promise, &mut caveats)?;
-        if prefer && self.cgroups.offers("cpu") {
-            self.prefer(cgroup, true)?;
+        if let Some(share) = share
+            && self.cgroups.offers("cpu")
+        {
+            self.weights().put(&self.cgroups, cgroup, share).map_err(said)?;
         }
         Ok(caveats)
     }
@@ -80,16 +90,12 @@ impl Actuator {
         let task = |promise: &Promise| promise.processor.map(|(_, task)| task);
         match task(to) {
             _ if !by_quota || task(from) == task(to) => {}
-            None => {
-                self.lift(cgroup)?;
-                self.prefer(cgroup, false)?;
-            }
-            Some(task) => {
-                self.change_cpu(cgroup, &task, &mut caveats)?;
-                if from.processor.is_none() {
-                    self.prefer(cgroup, true)?;
-                }
-            }
+            None => self.lift(cgroup)?,
+            Some(task) => self.change_cpu(cgroup, &task, &mut caveats)?,
+        }
+        if from.processor != to.processor && self.cgroups.offers("cpu") {
+            let share = to.processor.as_ref().map(Share::of);
+            self.prefer(cgroup, share)?;
         }
         if from.memory_bytes != to.memory_bytes {
             self.keep_memory(cgroup, to, &mut caveats)?;
@@ -233,15 +239,23 @@ impl Actuator {
         Some(format!("somebody else has set the quota of its cgroup {cgroup} to {theirs}; {after}"))
     }
 
-    /// Puts a cgroup, and all above it, before who is promised nothing.
-    pub(crate) fn prefer(&self, cgroup: &str, before: bool) -> Result<(), String> {
-        let names: Vec<&str> = cgroup.split('/').collect();
-        let from = if before { 1 } else { names.len() };
-        for depth in from..=names.len() {
-            let path = names.get(..depth).unwrap_or(&names).join("/");
-            self.cgroups.prefer(&path, before).map_err(said)?;
+    fn weights(&self) -> MutexGuard<'_, Weights> {
+        self.weights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a cgroup with this share before who is promised nothing, or back among them.
+    pub(crate) fn prefer(&self, cgroup: &str, share: Option<Share>) -> Result<(), String> {
+        let mut weights = self.weights();
+        match share {
+            Some(share) => weights.put(&self.cgroups, cgroup, share),
+            None => weights.take(&self.cgroups, cgroup),
         }
-        Ok(())
+        .map_err(said)
+    }
+
+    /// Has the weights follow who else wants the processor now.
+    pub(crate) fn adjust(&self) {
+        self.weights().adjust(&self.cgroups);
     }
 
     fn keep_memory(&self, cgroup: &str, promise: &Promise, caveats: &mut Caveats) -> Result<(), String> {
@@ -291,11 +305,12 @@ impl Actuator {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner).remove(cgroup);
         if !self.cgroups.exists(cgroup) {
             self.leave(cgroup);
+            self.weights().forget(&self.cgroups, cgroup);
             return Ok(());
         }
         if self.cgroups.offers("cpu") {
             self.lift(cgroup)?;
-            self.prefer(cgroup, false)?;
+            self.prefer(cgroup, None)?;
         }
         for why in self.pin(cgroup, None) {
             tracing::warn!(cgroup, why, "a promise that is over leaves its processes where they are");
@@ -306,10 +321,9 @@ impl Actuator {
 
     /// Puts all cgroups back among everybody else's: nobody is promised anything any more.
     pub(crate) fn stand_down(&self) {
-        for name in self.cgroups.children(&self.top) {
-            let _gone_meanwhile = self.cgroups.prefer(&format!("{}/{name}", self.top), false);
+        if self.cgroups.offers("cpu") {
+            self.weights().stand_down(&self.cgroups, &self.top);
         }
-        let _not_there_yet = self.cgroups.prefer(&self.top, false);
     }
 }
 

@@ -22,6 +22,7 @@ mod sleeps;
 mod tables;
 mod tell;
 mod watch;
+mod weights;
 mod written;
 
 use crate::base::RegistryDebug;
@@ -43,6 +44,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::{Reserve, Topology};
+use weights::Share;
 use written::Unwritten;
 
 pub(crate) use face::{Offers, Promises};
@@ -445,12 +447,13 @@ impl Book {
         if entry.without.is_some() && entry.now.cpu.is_some() {
             // It may have had a promise that it has no longer.
             self.actuator.lift(&entry.cgroup)?;
-            self.actuator.prefer(&entry.cgroup, false)?;
+            self.actuator.prefer(&entry.cgroup, None)?;
         }
         let (kept_by, because) = self.keep_processor(state, name, entry, &promise, &mut caveats)?;
         let by_quota = kept_by.is_none_or(|kind| kind == Kind::Bandwidth);
         let of_quota = if by_quota { promise } else { Promise { processor: None, ..promise } };
-        let told = self.actuator.keep(&entry.cgroup, &of_quota, promise.processor.is_some());
+        let share = promise.processor.as_ref().map(Share::of);
+        let told = self.actuator.keep(&entry.cgroup, &of_quota, share);
         let told =
             told.and_then(
                 |more| if by_quota { Ok(more) } else { self.actuator.lift(&entry.cgroup).map(|()| more) },

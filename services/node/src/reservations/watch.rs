@@ -28,9 +28,10 @@ impl Book {
         state.dispatchers.revive_after(kind, dead, &self.there()).map_err(|error| error.to_string())
     }
 
-    /// Sets back what somebody else has set.
+    /// Sets back what somebody else has set, and has the weights follow who wants the processor.
     fn look_for_others(&self) {
         self.actuator.look_for_others();
+        self.actuator.adjust();
     }
 
     /// Whether anything is kept that has to be looked after.
