@@ -402,3 +402,81 @@ fn a_selector_gets_what_it_wants_within_the_file_and_one_that_goes_wrong_stalls_
     bed.node.ok(&["down"]);
     bed.node.finish();
 }
+
+/// An activator that does what the test's file `mode` says, and writes down what it is told.
+const RETUNES: &str = r#"
+import json, os, sys, time
+told = json.loads(sys.stdin.read())
+mode = open("/mnt/mode").read().strip()
+if mode == "fail":
+    sys.exit("no room for \x1b[31mthat")
+if mode == "hang":
+    os.fork()
+    time.sleep(1000)
+with open("/out/told", "a") as out:
+    out.write(json.dumps([told["was"] and told["was"]["level"], told["has"]["level"]]) + "\n")
+"#;
+
+#[test]
+fn an_activator_is_told_what_is_in_force_in_the_end_whatever_goes_wrong() {
+    let Some(bed) = Bed::start() else { return };
+    for (name, text) in [("gold", "3"), ("mode", "well"), ("retune.py", RETUNES)] {
+        bed.say(name, text);
+    }
+    let out = bed.node.folder().join("out");
+    fs::create_dir(&out).expect("a folder");
+    fs::set_permissions(&out, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("a mode");
+    let adaptation = rules(
+        "gold",
+        "levels = 3\nactivator = { command = [\"python3\", \"/mnt/retune.py\"], domain = \"brain\", timeout = \"3s\" }",
+    );
+    let brain = domain("brain", 4, RESTS).replacen(
+        "target = \"/mnt\" }",
+        "target = \"/mnt\" }, { source = \"out\", target = \"/out\", read_only = false }",
+        1,
+    );
+    let file = format!("name = \"film\"\n{}{brain}{adaptation}", domain("gold", 8, &says("gold")));
+    bed.node.up_ok(&file);
+    let told = || -> Vec<String> {
+        fs::read_to_string(out.join("told")).unwrap_or_default().lines().map(str::to_owned).collect()
+    };
+    let last = |wanted: &str| told().last().is_some_and(|line| line == wanted);
+    wait::until("it is told what is so in the beginning", || last("[null, 0]"));
+    bed.say("gold", "50");
+    wait::until("and what has changed", || last("[1, 2]") || last("[0, 2]"));
+    let row = bed.row("gold");
+    assert!(row["activator"]["runs"].as_u64().is_some_and(|runs| runs >= 2), "{row}");
+
+    let trouble = || bed.row("gold")["activator"]["trouble"].as_str().unwrap_or_default().to_owned();
+    let goes_wrong = |mode: &str, level: &str, words: &str| {
+        bed.say("mode", mode);
+        // A change by hand pauses the rules.
+        bed.node.ok(&["adaptation", "set", "gold", "--level", level]);
+        wait::until("that it goes wrong is told", || trouble().contains(words));
+        assert_eq!(bed.level("gold"), level, "what is in force does not wait for it");
+        assert!(!told().last().is_some_and(|line| line.ends_with(&format!(", {level}]"))));
+        bed.say("mode", "well");
+        wait::until("it is run again until it is told", || {
+            told().last().is_some_and(|line| line.ends_with(&format!(", {level}]"))) && trouble().is_empty()
+        });
+    };
+    goes_wrong("fail", "1", "has failed (exit 1): no room for  [31mthat");
+    goes_wrong("hang", "0", "has not ended within 3s");
+    let running = || {
+        let count = "grep -l 'retun[e]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l";
+        bed.node.shell_ok("brain", count).trim().to_owned()
+    };
+    wait::until("what hung is gone, with what it had started", || running() == "0");
+
+    // A daemon that dies with a command under way has a successor that ends it, and tells anew.
+    bed.say("mode", "hang");
+    bed.node.ok(&["adaptation", "set", "gold", "--level", "2"]);
+    wait::until("it is under way", || running() != "0");
+    kill_and_wait(&bed.node.pids("daemon"));
+    bed.say("mode", "well");
+    bed.node.up_ok(&file);
+    wait::until("the next daemon tells what is so", || last("[null, 2]"));
+    wait::until("what the daemon left is gone", || running() == "0");
+    bed.node.ok(&["down"]);
+    bed.node.finish();
+}

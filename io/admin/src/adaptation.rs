@@ -41,6 +41,18 @@ pub struct AdaptationRow {
     pub every_ms: u64,
     /// The priority: the greater goes first.
     pub priority: u32,
+    /// Its activator; absent: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activator: Option<ActivatorState>,
+}
+
+/// A command that is told what is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivatorState {
+    /// How often it was run under this daemon.
+    pub runs: u64,
+    /// Why the last run failed; absent: it did not.
+    pub trouble: Option<String>,
 }
 
 /// A change that was made.

@@ -91,6 +91,10 @@ pub const SELECTOR_TIMEOUT_MS_MIN: u64 = 100;
 pub const SELECTOR_TIMEOUT_MS_MAX: u64 = 10_000;
 /// The time of a selector where the file names none.
 pub const SELECTOR_TIMEOUT_MS_DEFAULT: u64 = 1_000;
+/// The longest time of an activator: later changes wait for it.
+pub const ACTIVATOR_TIMEOUT_MS_MAX: u64 = 60_000;
+/// The time of an activator where the file names none.
+pub const ACTIVATOR_TIMEOUT_MS_DEFAULT: u64 = 5_000;
 /// Domains that give to one adaptation: an arbiter tries them all for each part of what is wanted.
 pub const GIVERS_MAX: usize = 16;
 /// Priorities of adaptations: one for each.

@@ -46,15 +46,15 @@ pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start
 pub use liveness::{Liveness, Standing};
 pub use look::{Blind, Found, Lack, Look, Part, Tables};
 pub use model::{
-    Accel, Adaptation, Cache, CacheMode, Caller, Camera, CameraSettings, ChannelMode, ChannelSettings,
-    CoordinationSettings, DirectorySettings, Disk, DiskFormat, DiskHolds, DiskShare, Domain, DomainKind,
-    Endpoint, EndpointVerb, Enforce, EventChannel, EventFilter, EventsSettings, FilesSettings, FrameFormat,
-    Giving, Health, IdOrName, IpcLimits, Job, JobPolicy, Layer, Limits, LocationKind, LocationSettings,
-    LocationSource, LogLimits, Machine, MachineKernel, Monitor, Mount, Network, NetworkClass, NetworkShare,
-    NodeChoice, Outside, Placement, Pressed, ProcessorShare, Program, ProgramSettings, Published, Ready,
-    Reserve, Resolv, Restart, RestartPolicy, Root, SelectorProgram, Service, ServiceKind, ServiceMount,
-    Settings, Signal, SocketMount, SocketPlace, SocketSettings, Stop, Target, Topology, User, Verb,
-    VolumeMount, VolumeStore, Who,
+    Accel, ActivatorProgram, Adaptation, Cache, CacheMode, Caller, Camera, CameraSettings, ChannelMode,
+    ChannelSettings, CoordinationSettings, DirectorySettings, Disk, DiskFormat, DiskHolds, DiskShare, Domain,
+    DomainKind, Endpoint, EndpointVerb, Enforce, EventChannel, EventFilter, EventsSettings, FilesSettings,
+    FrameFormat, Giving, Health, IdOrName, IpcLimits, Job, JobPolicy, Layer, Limits, LocationKind,
+    LocationSettings, LocationSource, LogLimits, Machine, MachineKernel, Monitor, Mount, Network,
+    NetworkClass, NetworkShare, NodeChoice, Outside, Placement, Pressed, ProcessorShare, Program,
+    ProgramSettings, Published, Ready, Reserve, Resolv, Restart, RestartPolicy, Root, SelectorProgram,
+    Service, ServiceKind, ServiceMount, Settings, Signal, SocketMount, SocketPlace, SocketSettings, Stop,
+    Target, Topology, User, Verb, VolumeMount, VolumeStore, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};

@@ -124,6 +124,11 @@ fn shown(row: &AdaptationRow) -> String {
         format!("priority   {}", row.priority),
         format!("changes    {}, and {} wishes not had in whole", row.changes, row.refusals),
     ];
+    lines.extend(row.activator.iter().map(|activator| {
+        let trouble =
+            activator.trouble.as_deref().map_or_else(String::new, |why| format!("; {}", harmless(why)));
+        format!("activator  run {} times{trouble}", activator.runs)
+    }));
     lines.extend(row.refused.iter().map(|refused| format!("may not    {}", harmless(refused))));
     lines.extend(row.last_change.iter().map(|change| {
         let at = UNIX_EPOCH.checked_add(Duration::from_millis(change.at_ms)).unwrap_or(UNIX_EPOCH);

@@ -4,7 +4,9 @@ use super::domain::argv;
 use super::{Context, named};
 use crate::diagnostic::Code;
 use crate::file::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm};
-use crate::model::{Adaptation, Domain, Giving, Monitor, MonitorWord, Pressed, SelectorProgram};
+use crate::model::{
+    ActivatorProgram, Adaptation, Domain, Giving, Monitor, MonitorWord, Pressed, SelectorProgram,
+};
 use crate::name::Name;
 use crate::read::{At, Field};
 use crate::scalar::{nanos_text, rate_text};
@@ -67,6 +69,7 @@ fn one(
     let domain = cx.domain_called(of)?;
     let monitor = monitor(at, &domain, cx);
     let program = program(form, &domain, cx);
+    let activator = activator(form, &domain, cx);
     let selector = selector(at, cx);
     let promised = domains.iter().find(|known| known.name == domain)?;
     let reserve = promised.reserve.as_ref();
@@ -124,6 +127,7 @@ fn one(
                 .map_or(crate::bounds::CHANGES_PER_MINUTE_DEFAULT, |count| count.0),
         },
         selector: program,
+        activator,
         from: givers(form, &domain, domains, cx),
         priority: form.priority.value().map_or(0, |count| count.0),
         dry_run: form.dry_run.value().copied().unwrap_or(false),
@@ -193,6 +197,19 @@ fn program(form: &AdaptationForm, domain: &Name, cx: &mut Context<'_, '_>) -> Op
     let timeout = at.value.timeout.value();
     let timeout_ms = timeout.map_or(crate::bounds::SELECTOR_TIMEOUT_MS_DEFAULT, |ms| ms.0);
     Some(SelectorProgram { domain, command, timeout_ms })
+}
+
+/// The command that is told what is in force, if there is one.
+fn activator(form: &AdaptationForm, domain: &Name, cx: &mut Context<'_, '_>) -> Option<ActivatorProgram> {
+    let at = form.activator.given()?;
+    let domain = match at.value.domain.given() {
+        Some(named) => cx.domain_called(named)?,
+        None => domain.clone(),
+    };
+    let command = argv(at.value.command.given()?, cx);
+    let timeout = at.value.timeout.value();
+    let timeout_ms = timeout.map_or(crate::bounds::ACTIVATOR_TIMEOUT_MS_DEFAULT, |ms| ms.0);
+    Some(ActivatorProgram { domain, command, timeout_ms })
 }
 
 fn selector(at: &At<AdaptationForm>, cx: &mut Context<'_, '_>) -> Option<Selector> {

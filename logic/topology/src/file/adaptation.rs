@@ -27,6 +27,8 @@ table_form! {
         feedback: FeedbackForm => optional,
         /// In place of the rules, a program that says what is wanted.
         selector: SelectorForm => optional,
+        /// A command that is run after each change, and told what is in force now.
+        activator: ActivatorForm => optional,
         /// Between what its budget of the processor moves.
         cpu: BudgetRangeForm => optional,
         /// Between what its rate of the link moves.
@@ -80,6 +82,19 @@ table_form! {
         domain: Filled => optional,
         /// How long it may take to answer; then it is ended, and begun anew.
         timeout: Millis<SELECTOR_TIMEOUT_MS_MIN, SELECTOR_TIMEOUT_MS_MAX> => "1s",
+    }
+}
+
+table_form! {
+    /// A command that is told what is in force.
+    ActivatorForm as "an activator" {
+        /// The command: a line of JSON at its standard input says what it was told before, and what
+        /// is so now. It ends with 0 when it has done its part; otherwise it is run again.
+        command: Command => required,
+        /// Where it runs; where nothing is said, in the domain that is adapted.
+        domain: Filled => optional,
+        /// How long it may take; then it is ended, and run again.
+        timeout: Millis<SELECTOR_TIMEOUT_MS_MIN, ACTIVATOR_TIMEOUT_MS_MAX> => "5s",
     }
 }
 

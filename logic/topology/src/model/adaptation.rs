@@ -21,6 +21,9 @@ pub struct Adaptation {
     /// The program that selects, where rules and the controller do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<SelectorProgram>,
+    /// The command that is told what is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activator: Option<ActivatorProgram>,
     /// The domains that give where the node has no room, the first ones first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<Giving>,
@@ -39,6 +42,18 @@ pub struct SelectorProgram {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// How long it may take to answer a sample, in ms.
+    pub timeout_ms: u64,
+}
+
+/// A command of the user's that is told what is in force, after each change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActivatorProgram {
+    /// Where it runs.
+    pub domain: Name,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// How long a run may take, in ms.
     pub timeout_ms: u64,
 }
 

@@ -21,7 +21,7 @@ mod volume;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use adaptation::MonitorWord;
-pub use adaptation::{Adaptation, Giving, Monitor, Pressed, SelectorProgram};
+pub use adaptation::{ActivatorProgram, Adaptation, Giving, Monitor, Pressed, SelectorProgram};
 pub use camera::{Camera, CameraSettings, FrameFormat};
 pub use domain::{
     Domain, DomainKind, Health, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv,

@@ -14,6 +14,7 @@ use serde_json::Value;
 /// Broken files that a schema can't tell from good ones: it knows no other key's value, no node,
 /// and no arithmetic.
 const BEYOND_A_SCHEMA: &[&str] = &[
+    "adaptation-activator-of-nobody",
     "adaptation-contradiction",
     "adaptation-domain-unknown",
     "adaptation-feedback-and-rules",

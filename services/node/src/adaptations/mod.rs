@@ -7,6 +7,8 @@
 //! registry, so that the next daemon goes on from them.
 
 mod act;
+mod activator;
+mod commands;
 mod keep;
 mod monitor;
 mod program;
@@ -15,8 +17,9 @@ use crate::base::{RegistryDebug, meant};
 use crate::domains::Domains;
 use crate::reservations::{Book, Held};
 use act::Outcome;
+use activator::Activator;
 use adaptation::{Action, Adapter, Amounts, Selector};
-use admin::adaptation::{AdaptationChange, AdaptationRow, SetAdaptation, amounts_text};
+use admin::adaptation::{ActivatorState, AdaptationChange, AdaptationRow, SetAdaptation, amounts_text};
 use admin::{Code, Problem};
 use monitor::{Reading, Source, Watch};
 use program::{Heard, Program};
@@ -61,6 +64,8 @@ struct Running {
     watch: Watch,
     /// The program that selects, where one does and was asked.
     program: Option<Program>,
+    /// The command that is told what is in force, where there is one.
+    activator: Option<Activator>,
     /// When its next figure is read.
     due_ms: u64,
     paused: bool,
@@ -92,6 +97,7 @@ impl Running {
             adapter: Adapter::default(),
             watch: Watch::default(),
             program: None,
+            activator: None,
             due_ms: 0,
             paused,
             level,
@@ -287,6 +293,20 @@ impl Running {
         true
     }
 
+    /// Tells its activator what is in force.
+    fn activate(&mut self, book: &Book) {
+        let held = book.held(&self.vtm()).filter(|held| held.in_force);
+        let Some(activator) = &mut self.activator else { return };
+        let Some(held) = held else {
+            // Whoever runs next knows nothing of what was told.
+            activator.forget();
+            return;
+        };
+        let has = act::amounts(&self.adaptation, &held.now, self.level);
+        let why = self.last_change.as_ref().map_or("it begins", |change| &change.what);
+        activator.tell((self.adaptation.name.as_str(), self.adaptation.domain.as_str()), has, why);
+    }
+
     fn row(&self, book: &Book) -> AdaptationRow {
         let held = book.held(&self.vtm());
         let of = |reserve: Option<&topology::Reserve>, level: u32| {
@@ -315,6 +335,10 @@ impl Running {
             refusals: self.refusals,
             every_ms: self.adaptation.every_ms,
             priority: self.adaptation.priority,
+            activator: self.activator.as_ref().map(|activator| {
+                let activator::State { runs, trouble } = activator.state();
+                ActivatorState { runs, trouble }
+            }),
         }
     }
 }
@@ -362,11 +386,17 @@ impl Adaptations {
             {
                 one.program = Some(Program::begin(runtime, &self.domains, key, selector));
             }
+            if let (Some(activator), None, false, Some(runtime)) =
+                (&one.adaptation.activator, &one.activator, one.adaptation.dry_run, self.runtime.get())
+            {
+                one.activator = Some(Activator::begin(runtime, &self.domains, key, activator));
+            }
             let (level, said) = (one.level, said.get(&(one.dc.clone(), one.adaptation.domain.to_string())));
             let happened = one.sample(&self.book, now_ms, said);
             if one.level != level {
                 self.remember(one);
             }
+            one.activate(&self.book);
             if let Some(Happened { what, why }) = happened {
                 let (dc, domain) = (one.dc.clone(), one.adaptation.domain.to_string());
                 self.domains.events.happened(&dc, Some(&domain), what, Some(why));
@@ -401,6 +431,7 @@ impl Adaptations {
         one.state = if paused { "paused" } else { "watching" };
         (one.adapter, one.refused) = (Adapter::default(), None);
         self.remember(one);
+        one.activate(&self.book);
         let row = one.row(&self.book);
         if let Some((what, why)) = happened {
             self.domains.events.happened(&key.0, Some(one.adaptation.domain.as_str()), what, Some(why));

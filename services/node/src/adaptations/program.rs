@@ -5,11 +5,10 @@
 //! leave the question there and take what has been answered by then. A program that hangs, ends,
 //! floods or talks nonsense is ended with all that it has started, and begun anew after a pause.
 
-use crate::domains::{Domains, command_in, end_left};
+use super::commands::{Commands, Output};
+use crate::domains::Domains;
 use adaptation::{Amounts, Figure, Settings};
 use serde::{Deserialize, Serialize};
-use std::process::Stdio;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
@@ -90,19 +89,14 @@ impl Program {
     pub(super) fn begin(
         runtime: &Handle,
         node: &Arc<Domains>,
-        (dc, name): &(String, String),
+        key: &(String, String),
         selector: &SelectorProgram,
     ) -> Self {
-        static BEGUN: AtomicU64 = AtomicU64::new(0);
         let (questions, asked) = watch::channel((0, String::new()));
         let heard = Arc::new(Mutex::new(Heard::Nothing));
-        let number = BEGUN.fetch_add(1, Ordering::Relaxed);
         let runner = Runner {
-            node: Arc::clone(node),
-            dc: dc.clone(),
-            selector: selector.clone(),
-            of_name: format!("{dc}/{name}/"),
-            mark: format!("{dc}/{name}/{}-{number}/", std::process::id()),
+            commands: Commands::new(node, key, (&selector.domain, &selector.command), MARK),
+            limit: Duration::from_millis(selector.timeout_ms),
             heard: Arc::clone(&heard),
         };
         runtime.spawn(runner.run(asked));
@@ -141,26 +135,20 @@ impl Program {
 
 /// The task of a program.
 struct Runner {
-    node: Arc<Domains>,
-    dc: String,
-    selector: SelectorProgram,
-    /// The beginning of what programs of this adaptation are marked with, whoever began them.
-    of_name: String,
-    /// The mark of this one.
-    mark: String,
+    commands: Commands,
+    limit: Duration,
     heard: Arc<Mutex<Heard>>,
 }
 
 impl Runner {
     async fn run(self, mut asked: watch::Receiver<(u64, String)>) {
-        // What an earlier daemon began and did not live to end.
-        self.end(&self.of_name).await;
+        self.commands.end_former().await;
         let mut pause = FIRST_PAUSE;
         while asked.changed().await.is_ok() {
             asked.mark_changed();
             let mut has_answered = false;
             let ended = self.converse(&mut asked, &mut has_answered).await;
-            self.end(&self.mark).await;
+            self.commands.end().await;
             let Err(why) = ended else { return };
             *lock(&self.heard) = Heard::Trouble(format!("its selector {why}"));
             pause = if has_answered { FIRST_PAUSE } else { pause };
@@ -170,27 +158,13 @@ impl Runner {
         }
     }
 
-    async fn end(&self, mark: &str) {
-        let domain = self.selector.domain.as_str();
-        end_left(&self.node, &self.dc, domain, &format!("{MARK}={mark}")).await;
-    }
-
     /// Runs the program, and asks it, until nobody asks any more (`Ok`) or it goes wrong.
     async fn converse(
         &self,
         asked: &mut watch::Receiver<(u64, String)>,
         has_answered: &mut bool,
     ) -> Result<(), String> {
-        let options = domain::ExecOptions {
-            command: self.selector.command.clone(),
-            environment: vec![(MARK.into(), self.mark.clone())],
-            interactive: true,
-            ..Default::default()
-        };
-        let command = command_in(&self.node, &self.dc, self.selector.domain.as_str(), &options);
-        let mut command = tokio::process::Command::from(command.map_err(|e| format!("can't be run: {e}"))?);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-        let mut child = command.spawn().map_err(|error| format!("can't be run: {error}"))?;
+        let mut child = self.commands.begin(Output::Standard)?;
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("has no standard streams".to_owned());
         };
@@ -205,7 +179,7 @@ impl Runner {
                 }),
             }
             let (sample, line) = asked.borrow_and_update().clone();
-            let limit = Duration::from_millis(self.selector.timeout_ms) + std::mem::take(&mut start);
+            let limit = self.limit + std::mem::take(&mut start);
             let wish = match tokio::time::timeout(limit, exchange(&mut input, &mut output, &line)).await {
                 Err(_) => {
                     return Err(format!("has not answered within {limit:?}"));

@@ -179,7 +179,7 @@ async fn check(node: &Arc<Domains>, me: &Supervised, health: &Health) -> Result<
 }
 
 /// Reads to the end, and keeps the last bytes of it.
-async fn gather(mut stream: impl AsyncRead + Unpin, said: Arc<Mutex<Vec<u8>>>) {
+pub(crate) async fn gather(mut stream: impl AsyncRead + Unpin, said: Arc<Mutex<Vec<u8>>>) {
     let mut bytes = vec![0; OUTPUT_BYTES];
     while let Ok(length @ 1..) = stream.read(&mut bytes).await {
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,7 +190,7 @@ async fn gather(mut stream: impl AsyncRead + Unpin, said: Arc<Mutex<Vec<u8>>>) {
 }
 
 /// The last line that says anything, fit for a table.
-fn last_line(said: &[u8]) -> Option<String> {
+pub(crate) fn last_line(said: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(said);
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
     Some(line.chars().take(TOLD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect())

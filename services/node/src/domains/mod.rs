@@ -34,7 +34,7 @@ mod turns;
 pub(crate) use changes::{Change, Changes, Ending, Wish};
 pub(crate) use events::Events;
 pub(crate) use exit::exit_text;
-pub(crate) use health::{HealthView, command_in, end_left};
+pub(crate) use health::{HealthView, command_in, end_left, gather, last_line};
 pub use health::{MARKED_ROLE, marked_main};
 pub(crate) use levels::Levels;
 pub(crate) use machines::qemu;
