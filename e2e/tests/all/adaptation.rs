@@ -480,3 +480,54 @@ fn an_activator_is_told_what_is_in_force_in_the_end_whatever_goes_wrong() {
     bed.node.ok(&["down"]);
     bed.node.finish();
 }
+
+/// A module that wants the most while the figure is above 5, and the least otherwise; above 90 it
+/// never ends.
+const CHOOSES_BY_WORDS: &str = r#"(module
+  (memory (export "memory") 1)
+  (func (export "buffer") (param i32) (result i32) i32.const 1024)
+  (func (export "transform") (param $at i32) (param i32) (result i64)
+    (block (br_if 0 (i64.lt_u (i64.load offset=8 (local.get $at)) (i64.const 90000))) (loop (br 0)))
+    (i64.or
+      (i64.shl
+        (i64.extend_i32_u (i32.add (local.get $at)
+          (select (i32.const 88) (i32.const 64)
+            (i64.gt_u (i64.load offset=8 (local.get $at)) (i64.const 5000)))))
+        (i64.const 32))
+      (i64.const 24))))"#;
+
+#[test]
+fn a_module_selects_within_the_file_and_one_that_fails_is_begun_anew() {
+    let Some(bed) = Bed::start() else { return };
+    bed.say("gold", "1");
+    let module = bed.node.folder().join("choose.wasm");
+    let file = format!(
+        "name = \"film\"\n{}[adaptation.gold]\ndomain = \"gold\"\nmonitor = \"quality\"\nevery = \"100ms\"\n\
+         pause = \"100ms\"\nchanges_per_minute = 600\nlevels = 3\ncpu = {{ least = \"4ms\", most = \"12ms\" }}\n\
+         selector = {{ module = \"choose.wasm\" }}\n",
+        domain("gold", 8, &says("gold"))
+    );
+    fs::write(&module, "(module)").expect("written");
+    let refused = bed.node.up(&file);
+    assert!(
+        refused.code != 0 && refused.err.contains("does not begin as WebAssembly does"),
+        "{}",
+        refused.err
+    );
+    fs::write(&module, wat::parse_str(CHOOSES_BY_WORDS).expect("a module")).expect("written");
+    bed.node.up_ok(&file);
+    let has =
+        |budget_ms: u64, level: &str| bed.budget("gold") == budget_ms * MS && bed.level("gold") == level;
+    wait::until("it wants the least", || has(4, "0"));
+    bed.say("gold", "50");
+    wait::until("it wants the most", || has(12, "2"));
+    bed.say("gold", "99");
+    wait::until("that it never ends is told", || {
+        let row = bed.row("gold");
+        row["state"] == "blind" && row["why"].as_str().is_some_and(|why| why.contains("fuel"))
+    });
+    bed.say("gold", "1");
+    wait::until("it is begun anew", || has(4, "0"));
+    bed.node.ok(&["down"]);
+    bed.node.finish();
+}

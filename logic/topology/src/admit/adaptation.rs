@@ -3,7 +3,7 @@
 use super::domain::argv;
 use super::{Context, named};
 use crate::diagnostic::Code;
-use crate::file::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm};
+use crate::file::{self, AdaptationForm, BudgetRangeForm, Command, RateRangeForm, RuleForm, SelectorForm};
 use crate::model::{
     ActivatorProgram, Adaptation, Domain, Giving, Monitor, MonitorWord, Pressed, SelectorProgram,
 };
@@ -12,6 +12,7 @@ use crate::read::{At, Field};
 use crate::scalar::{nanos_text, rate_text};
 use crate::suggest::quoted;
 use adaptation::{Feedback, Figure, Range, RangeError, Selector, Settings, Threshold};
+use std::path::PathBuf;
 
 const RULES: &str = "more = { above = 5, samples = 2 } and less = { below = 1, samples = 10 }, or feedback = { target = 1 }, or selector = { command = [\"./selector\"] }";
 
@@ -68,7 +69,7 @@ fn one(
     let of = form.domain.given()?;
     let domain = cx.domain_called(of)?;
     let monitor = monitor(at, &domain, cx);
-    let program = program(form, &domain, cx);
+    let (program, module) = selecting(form, &domain, cx);
     let activator = activator(form, &domain, cx);
     let selector = selector(at, cx);
     let promised = domains.iter().find(|known| known.name == domain)?;
@@ -127,6 +128,7 @@ fn one(
                 .map_or(crate::bounds::CHANGES_PER_MINUTE_DEFAULT, |count| count.0),
         },
         selector: program,
+        module,
         activator,
         from: givers(form, &domain, domains, cx),
         priority: form.priority.value().map_or(0, |count| count.0),
@@ -182,21 +184,55 @@ fn service(at: &At<AdaptationForm>, domain: &Name, cx: &mut Context<'_, '_>) -> 
     None
 }
 
-/// The program that decides, if one does.
-fn program(form: &AdaptationForm, domain: &Name, cx: &mut Context<'_, '_>) -> Option<SelectorProgram> {
-    let at = form.selector.given()?;
+/// The program or the module that decides, if one does.
+fn selecting(
+    form: &AdaptationForm,
+    domain: &Name,
+    cx: &mut Context<'_, '_>,
+) -> (Option<SelectorProgram>, Option<PathBuf>) {
+    let Some(at) = form.selector.given() else { return (None, None) };
     if form.feedback.given().is_some() {
         let message = "either a program decides, or the controller does";
         cx.out.error(Code::Conflict, &at.span, message).help("leave `selector` out, or `feedback`");
     }
-    let domain = match at.value.domain.given() {
+    match (&at.value.command, &at.value.module) {
+        (Field::Given(command), Field::Absent) => (program(&at.value, command, domain, cx), None),
+        (Field::Absent, Field::Given(module)) => {
+            if !at.value.domain.is_absent() || !at.value.timeout.is_absent() {
+                let message = "a module is of no domain, and its time is bounded by its fuel";
+                cx.out.error(Code::Conflict, &at.span, message).help("leave `domain` and `timeout` out");
+            }
+            let path = file::on_node(cx.base, &module.value.0);
+            if let Some(Err(why)) = cx.node.module(&path) {
+                let message = format!("{} is no module for selectors: {why}", path.display());
+                cx.out
+                    .error(Code::NotFound, &module.span, message)
+                    .help("docs/spec/selector.md says what a module is");
+            }
+            (None, Some(path))
+        }
+        (Field::Broken, _) | (_, Field::Broken) => (None, None),
+        (Field::Given(_), Field::Given(_)) | (Field::Absent, Field::Absent) => {
+            cx.out
+                .error(Code::Conflict, &at.span, "a selector has either a `command` or a `module`")
+                .help("name one of them");
+            (None, None)
+        }
+    }
+}
+
+fn program(
+    form: &SelectorForm,
+    command: &At<Command>,
+    domain: &Name,
+    cx: &mut Context<'_, '_>,
+) -> Option<SelectorProgram> {
+    let domain = match form.domain.given() {
         Some(named) => cx.domain_called(named)?,
         None => domain.clone(),
     };
-    let command = argv(at.value.command.given()?, cx);
-    let timeout = at.value.timeout.value();
-    let timeout_ms = timeout.map_or(crate::bounds::SELECTOR_TIMEOUT_MS_DEFAULT, |ms| ms.0);
-    Some(SelectorProgram { domain, command, timeout_ms })
+    let timeout_ms = form.timeout.value().map_or(crate::bounds::SELECTOR_TIMEOUT_MS_DEFAULT, |ms| ms.0);
+    Some(SelectorProgram { domain, command: argv(command, cx), timeout_ms })
 }
 
 /// The command that is told what is in force, if there is one.

@@ -73,11 +73,14 @@ table_form! {
 }
 
 table_form! {
-    /// A program that is told each figure, and says what is wanted.
+    /// A program, or a WebAssembly module, that is told each figure and says what is wanted.
     SelectorForm as "a selector" {
         /// This command runs in the domain as long as the adaptation does: a line of JSON comes in
         /// for each sample, and one goes out.
-        command: Command => required,
+        command: Command => optional,
+        /// In place of a command, this file of the node is a WebAssembly module, which the daemon
+        /// asks itself.
+        module: Filled => optional,
         /// Where it runs; where nothing is said, in the domain that is adapted.
         domain: Filled => optional,
         /// How long it may take to answer; then it is ended, and begun anew.

@@ -19,7 +19,7 @@ use crate::scalar::{
     Address, Bytes, Count, Filled, Hostname, Inside, Millis, Nanos, Processors, Rate, Suffix, Text, Upstream,
 };
 
-pub(crate) use adaptation::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm};
+pub(crate) use adaptation::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm, SelectorForm};
 pub(crate) use free::ProgramForm;
 pub(crate) use values::{
     CacheModeWord, Capability, DomainsForm, FrameSize, Label, PublishAt, RootForm, ServiceAt, SettingsForm,

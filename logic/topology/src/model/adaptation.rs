@@ -3,6 +3,7 @@
 use crate::name::Name;
 use adaptation::Settings;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// A watch over one domain, which moves the promise to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct Adaptation {
     /// The program that selects, where rules and the controller do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<SelectorProgram>,
+    /// The WebAssembly module that does so, by its file on the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<PathBuf>,
     /// The command that is told what is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activator: Option<ActivatorProgram>,

@@ -36,6 +36,7 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "adaptation-rule-both",
     "adaptation-selector-and-feedback",
     "adaptation-selector-and-rules",
+    "adaptation-selector-module",
     "adaptation-selector-of-nobody",
     "adaptation-selector-one-word",
     "adaptation-service-not-mounted",

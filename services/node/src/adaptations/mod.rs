@@ -10,6 +10,7 @@ mod act;
 mod activator;
 mod commands;
 mod keep;
+mod module;
 mod monitor;
 mod program;
 
@@ -381,10 +382,8 @@ impl Adaptations {
             let now_ms = self.now_ms();
             let Some(one) = running.get_mut(key) else { continue };
             one.due_ms = now_ms.saturating_add(one.adaptation.every_ms);
-            if let (Some(selector), None, Some(runtime)) =
-                (&one.adaptation.selector, &one.program, self.runtime.get())
-            {
-                one.program = Some(Program::begin(runtime, &self.domains, key, selector));
+            if let (None, Some(runtime)) = (&one.program, self.runtime.get()) {
+                one.program = Program::begin(runtime, &self.domains, key, &one.adaptation);
             }
             if let (Some(activator), None, false, Some(runtime)) =
                 (&one.adaptation.activator, &one.activator, one.adaptation.dry_run, self.runtime.get())

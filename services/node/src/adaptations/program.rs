@@ -6,16 +6,19 @@
 //! floods or talks nonsense is ended with all that it has started, and begun anew after a pause.
 
 use super::commands::{Commands, Output};
+use super::module::Judge;
+use crate::base::SELECTORS;
 use crate::domains::Domains;
 use adaptation::{Amounts, Figure, Settings};
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::ChildStdin;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use topology::SelectorProgram;
+use topology::Adaptation;
 
 /// A variable that every process of a selector has, by which it is found when it is to end.
 const MARK: &str = "TOMBOLO_SELECTOR";
@@ -29,28 +32,33 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// A question about one sample, as the program reads it.
-#[derive(Debug, Serialize)]
-struct Question {
-    sample: u64,
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Question {
+    pub(super) sample: u64,
     /// In whole thousandths.
-    figure_thousandths: u64,
-    has: Amounts,
-    file: Amounts,
-    least: Amounts,
-    most: Amounts,
+    pub(super) figure_thousandths: u64,
+    pub(super) has: Amounts,
+    pub(super) file: Amounts,
+    pub(super) least: Amounts,
+    pub(super) most: Amounts,
 }
 
 /// The program's answer: what it wants; what is not said stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wish {
-    sample: u64,
-    cpu_ns: Option<u64>,
-    network_bits: Option<u64>,
-    level: Option<u32>,
+    pub(super) sample: u64,
+    pub(super) cpu_ns: Option<u64>,
+    pub(super) network_bits: Option<u64>,
+    pub(super) level: Option<u32>,
 }
 
 impl Wish {
+    /// All is to stay.
+    pub(super) fn nothing(sample: u64) -> Self {
+        Self { sample, cpu_ns: None, network_bits: None, level: None }
+    }
+
     /// Returns the amounts that are wanted by somebody who has these.
     pub(super) fn from(self, has: Amounts) -> Amounts {
         Amounts {
@@ -75,8 +83,8 @@ pub(super) enum Heard {
 /// A program that selects. Without this, it ends.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// The last question, as a line, by its sample.
-    questions: watch::Sender<(u64, String)>,
+    /// The last question.
+    questions: watch::Sender<Question>,
     heard: Arc<Mutex<Heard>>,
 }
 
@@ -90,17 +98,21 @@ impl Program {
         runtime: &Handle,
         node: &Arc<Domains>,
         key: &(String, String),
-        selector: &SelectorProgram,
-    ) -> Self {
-        let (questions, asked) = watch::channel((0, String::new()));
-        let heard = Arc::new(Mutex::new(Heard::Nothing));
-        let runner = Runner {
-            commands: Commands::new(node, key, (&selector.domain, &selector.command), MARK),
-            limit: Duration::from_millis(selector.timeout_ms),
-            heard: Arc::clone(&heard),
+        adaptation: &Adaptation,
+    ) -> Option<Self> {
+        let by = match (&adaptation.selector, &adaptation.module) {
+            (Some(selector), _) => By::Command {
+                commands: Commands::new(node, key, (&selector.domain, &selector.command), MARK),
+                limit: Duration::from_millis(selector.timeout_ms),
+            },
+            (None, Some(path)) => By::Module(path.clone()),
+            (None, None) => return None,
         };
+        let (questions, asked) = watch::channel(Question::default());
+        let heard = Arc::new(Mutex::new(Heard::Nothing));
+        let runner = Runner { by, heard: Arc::clone(&heard) };
         runtime.spawn(runner.run(asked));
-        Self { questions, heard }
+        Some(Self { questions, heard })
     }
 
     /// Asks about a sample. An answer to an earlier one counts no more.
@@ -110,7 +122,7 @@ impl Program {
             network_bits: settings.network.as_ref().map(end),
             level,
         };
-        let sample = self.questions.borrow().0 + 1;
+        let sample = self.questions.borrow().sample + 1;
         let question = Question {
             sample,
             figure_thousandths: figure.0,
@@ -119,8 +131,7 @@ impl Program {
             least: end(|range| range.least, 0),
             most: end(|range| range.most, settings.levels.saturating_sub(1)),
         };
-        let line = serde_json::to_string(&question).unwrap_or_default() + "\n";
-        self.questions.send_replace((sample, line));
+        self.questions.send_replace(question);
     }
 
     /// Takes what is there of it. Trouble stays until it answers again.
@@ -133,22 +144,35 @@ impl Program {
     }
 }
 
+/// The one that is asked.
+enum By {
+    Command { commands: Commands, limit: Duration },
+    Module(PathBuf),
+}
+
 /// The task of a program.
 struct Runner {
-    commands: Commands,
-    limit: Duration,
+    by: By,
     heard: Arc<Mutex<Heard>>,
 }
 
 impl Runner {
-    async fn run(self, mut asked: watch::Receiver<(u64, String)>) {
-        self.commands.end_former().await;
+    async fn run(self, mut asked: watch::Receiver<Question>) {
+        if let By::Command { commands, .. } = &self.by {
+            commands.end_former().await;
+        }
         let mut pause = FIRST_PAUSE;
         while asked.changed().await.is_ok() {
             asked.mark_changed();
             let mut has_answered = false;
-            let ended = self.converse(&mut asked, &mut has_answered).await;
-            self.commands.end().await;
+            let ended = match &self.by {
+                By::Command { commands, limit } => {
+                    let ended = self.converse((commands, *limit), &mut asked, &mut has_answered).await;
+                    commands.end().await;
+                    ended
+                }
+                By::Module(path) => self.question(path, &mut asked, &mut has_answered).await,
+            };
             let Err(why) = ended else { return };
             *lock(&self.heard) = Heard::Trouble(format!("its selector {why}"));
             pause = if has_answered { FIRST_PAUSE } else { pause };
@@ -158,13 +182,39 @@ impl Runner {
         }
     }
 
+    /// Installs the module, and asks it, until nobody asks any more (`Ok`) or it goes wrong.
+    async fn question(
+        &self,
+        path: &Path,
+        asked: &mut watch::Receiver<Question>,
+        has_answered: &mut bool,
+    ) -> Result<(), String> {
+        let of = path.to_owned();
+        let installed = SELECTORS.run(move || Judge::of(&of)).await.and_then(|installed| installed);
+        let mut judge = installed.map_err(|why| format!("{} can't be had: {why}", path.display()))?;
+        while asked.changed().await.is_ok() {
+            let question = asked.borrow_and_update().clone();
+            let answered = SELECTORS.run(move || {
+                let wish = judge.ask(&question);
+                (judge, wish)
+            });
+            let (same, wish) = answered.await?;
+            let wish = wish.map_err(|why| format!("{} has failed: {why}", path.display()))?;
+            judge = same;
+            *has_answered = true;
+            *lock(&self.heard) = Heard::Wish(wish);
+        }
+        Ok(())
+    }
+
     /// Runs the program, and asks it, until nobody asks any more (`Ok`) or it goes wrong.
     async fn converse(
         &self,
-        asked: &mut watch::Receiver<(u64, String)>,
+        (commands, limit): (&Commands, Duration),
+        asked: &mut watch::Receiver<Question>,
         has_answered: &mut bool,
     ) -> Result<(), String> {
-        let mut child = self.commands.begin(Output::Standard)?;
+        let mut child = commands.begin(Output::Standard)?;
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("has no standard streams".to_owned());
         };
@@ -178,8 +228,10 @@ impl Runner {
                     Ok([]) | Err(_) => ended(&mut child).await,
                 }),
             }
-            let (sample, line) = asked.borrow_and_update().clone();
-            let limit = self.limit + std::mem::take(&mut start);
+            let question = asked.borrow_and_update().clone();
+            let line = serde_json::to_string(&question).unwrap_or_default() + "\n";
+            let sample = question.sample;
+            let limit = limit + std::mem::take(&mut start);
             let wish = match tokio::time::timeout(limit, exchange(&mut input, &mut output, &line)).await {
                 Err(_) => {
                     return Err(format!("has not answered within {limit:?}"));

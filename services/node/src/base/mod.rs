@@ -20,6 +20,6 @@ pub(crate) use store::RegistryDebug;
 pub(crate) use watched::watched;
 pub(crate) use words::meant;
 pub(crate) use work::{
-    BOOK, CHECKS, DISKS, ENDS, KEPT, LOOKS, MEMBER, PROXIES, REGISTRY, REMOVALS, STRANGERS, TENANTS,
-    UNPACKING, blocking, said, threads,
+    BOOK, CHECKS, DISKS, ENDS, KEPT, LOOKS, MEMBER, PROXIES, REGISTRY, REMOVALS, SELECTORS, STRANGERS,
+    TENANTS, UNPACKING, blocking, said, threads,
 };

@@ -21,6 +21,9 @@ pub(crate) static CHECKS: Pool = Pool::new("ending health checks", CHECK_THREADS
 pub(crate) static DISKS: Pool = Pool::new("volumes", VOLUME_THREADS, MANY);
 /// The book of what is promised, and the kernel that is told of it.
 pub(crate) static BOOK: Pool = Pool::new("promises", BOOK_THREADS, MANY);
+/// WebAssembly modules that select for adaptations: bounded by their fuel, and some longer to
+/// begin.
+pub(crate) static SELECTORS: Pool = Pool::new("modules that select", 2, MANY);
 /// Writes below the node's state directory: one at a time, in the order in which they came.
 pub(crate) static KEPT: Pool = Pool::new("writing to the state directory", 1, MANY);
 /// Questions to the registry of a cluster, which may be away.
@@ -69,7 +72,7 @@ const OTHERS: usize = 16;
 pub(crate) fn threads() -> usize {
     let pools = [
         &DOMAINS, &UNPACKING, &ENDS, &REMOVALS, &CHECKS, &DISKS, &BOOK, &KEPT, &REGISTRY, &TENANTS, &MEMBER,
-        &PROXIES, &LOOKS, &STRANGERS,
+        &PROXIES, &LOOKS, &STRANGERS, &SELECTORS,
     ];
     OTHERS + pools.iter().map(|pool| pool.threads).sum::<usize>()
 }
