@@ -485,3 +485,42 @@ fn a_gold_pair_keeps_its_rate_while_another_floods_through_the_same_proxies() {
     assert_eq!(left(alpha), "");
     bed.finish();
 }
+
+/// A domain that floods a port of another node by this many sockets; what adaptation it has.
+fn flooding(name: &str, port: u16, sockets: usize, monitor: &str) -> String {
+    let program = format!(
+        "import socket\nall = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range({sockets})]\n\
+         for s in all:\n  s.setblocking(False)\nwhile True:\n  for s in all:\n    try:\n      s.sendto(bytes(1200), ('{}', {port}))\n    except OSError:\n      pass\n",
+        address(1)
+    );
+    domain(name, &program, "2mbit", "gold")
+        + &format!(
+            "[adaptation.{name}]\ndomain = \"{name}\"\nmonitor = \"{monitor}\"\npause = \"100ms\"\n\
+             more = {{ above = 5 }}\nless = {{ below = 1, samples = 1000 }}\n\
+             network = {{ least = \"2mbit\", most = \"6mbit\", step = \"2mbit\" }}\n\n"
+        )
+}
+
+#[test]
+fn a_class_whose_queue_fills_or_loses_packets_is_given_more() {
+    let Some(bed) = Bed::start(2) else { return };
+    let alpha = bed.host(0);
+    bed.start_daemon(alpha);
+    alpha.ok(&["reserve", "node", "--link", "eth0=40mbit"]);
+    // One socket waits for its own packets; many together have more than the queue takes.
+    alpha.up_ok(&format!(
+        "name = \"give\"\n\n{}{}",
+        flooding("patient", 5001, 1, "queue"),
+        flooding("mob", 5002, 64, "loss")
+    ));
+    for name in ["patient", "mob"] {
+        bed.until("it has all that its file allows", TIMEOUT, || {
+            show(alpha, name)["reserve"]["network"]["rate_bits"] == 6_000_000
+        });
+        let row = alpha.json(&["adaptation", "show", name]);
+        assert!(row["last_change"]["what"].as_str().is_some_and(|what| what.contains("above 5")), "{row}");
+    }
+    alpha.ok(&["down"]);
+    assert_eq!(left(alpha), "");
+    bed.finish();
+}

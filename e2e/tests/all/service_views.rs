@@ -84,19 +84,23 @@ fn each_view_of_a_service_gives_the_same_answers() {
     assert_eq!(run.code, 0, "{}\n{}", run.out, run.err);
 }
 
-/// `hall` asks `hall` of the file `ask`, and `attic` asks `attic`.
+/// `hall` asks `hall` of the file `ask`, and `attic` asks `attic`; `hall` makes do with less while
+/// it misses something.
 fn with_targets(hall: &str, attic: &str) -> String {
     let client = |name: &str, targets: &str| {
         format!(
             "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"infinity\"]\n\
-             services = {{ kit = {{ targets = {{ {targets} }} }} }}\n"
+             services = {{ kit = {{ targets = {{ {targets} }} }} }}\n\
+             reserve = {{ cpu = {{ budget = \"4ms\", period = \"40ms\" }} }}\n"
         )
     };
     format!(
         "name = \"house\"\n[domain.kit]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"/server\"]\n\
          mounts = [{{ source = \"{SERVER}\", target = \"/server\" }}]\n{}{}\
          [service.kit]\nkind = \"program\"\ndomain = \"kit\"\n\
-         allow = [{{ domains = [\"hall\", \"attic\"], verbs = [\"read\", \"change\"] }}]\n",
+         allow = [{{ domains = [\"hall\", \"attic\"], verbs = [\"read\", \"change\"] }}]\n\
+         [adaptation.hall]\ndomain = \"hall\"\nmonitor = \"targets\"\nservice = \"kit\"\nlevels = 2\n\
+         more = {{ above = 100 }}\nless = {{ below = 50, samples = 1000 }}\n",
         client("hall", hall),
         client("attic", attic),
     )
@@ -121,6 +125,8 @@ fn a_target_that_is_missed_is_told_and_one_that_cant_be_kept_is_refused() {
     };
     wait::until("the miss is told", || told("target-missed"));
     assert!(targets().lines().any(|line| line.starts_with("kit ask deadline") && line.ends_with("missed")));
+    let makes_do = || node.shell_ok("hall", "cat /srv/self/level").trim() == "1";
+    wait::until("who misses a target makes do with less", makes_do);
     node.shell_ok("hall", "echo release > /srv/kit/ctl");
     assert!(asking.wait().expect("it ends").success());
     let found = |what: &str| {

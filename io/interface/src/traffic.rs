@@ -78,6 +78,10 @@ pub struct Counted {
     pub precedence: u32,
     /// The bytes that it has sent.
     pub sent_bytes: u64,
+    /// The packets that it has sent.
+    pub sent_packets: u64,
+    /// The bytes that wait in its queue.
+    pub queued_bytes: u64,
     /// Packets that did not fit into its queue.
     pub dropped: u64,
 }
@@ -362,8 +366,14 @@ fn read_class(body: &[u8]) -> Option<Counted> {
             TCA_STATS2 => {
                 for (kind, value) in attributes(value) {
                     match kind {
-                        TCA_STATS_BASIC => counted.sent_bytes = eight(value, 0).unwrap_or(0),
-                        TCA_STATS_QUEUE => counted.dropped = u64::from(four(value, 8).unwrap_or(0)),
+                        TCA_STATS_BASIC => {
+                            counted.sent_bytes = eight(value, 0).unwrap_or(0);
+                            counted.sent_packets = u64::from(four(value, 8).unwrap_or(0));
+                        }
+                        TCA_STATS_QUEUE => {
+                            counted.queued_bytes = u64::from(four(value, 4).unwrap_or(0));
+                            counted.dropped = u64::from(four(value, 8).unwrap_or(0));
+                        }
                         _ => {}
                     }
                 }
@@ -437,6 +447,8 @@ mod tests {
             let of = |class: u16| *counted.iter().find(|counted| counted.class == class).unwrap();
             assert!((3_000..4_000).contains(&of(FIRST_CLASS).sent_bytes), "{counted:?}");
             assert!((1_000..2_000).contains(&of(REST).sent_bytes), "{counted:?}");
+            assert_eq!((of(FIRST_CLASS).sent_packets, of(REST).sent_packets), (3, 1));
+            assert_eq!((of(FIRST_CLASS).queued_bytes, of(FIRST_CLASS).dropped), (0, 0));
             assert_eq!((of(FIRST_CLASS).rate_bits, of(FIRST_CLASS).precedence), (40_000_000, 0));
             assert_eq!(of(REST).precedence, REST_PRECEDENCE);
             // Who comes later finds the classes as they are.

@@ -147,9 +147,10 @@ fn lacks<T>(domain: &Name, what: &str, help: &str, at: &At<T>, cx: &mut Context<
 fn monitor(at: &At<AdaptationForm>, domain: &Name, cx: &mut Context<'_, '_>) -> Option<Monitor> {
     let form = &at.value;
     let word = form.monitor.given()?;
-    let watches_service = matches!(word.value, MonitorWord::Latency | MonitorWord::Rate);
+    let watches_service =
+        matches!(word.value, MonitorWord::Latency | MonitorWord::Rate | MonitorWord::Targets);
     if let (Some(service), false) = (form.service.given(), watches_service) {
-        let message = "only the monitors `latency` and `rate` are of a service";
+        let message = "only the monitors `latency`, `rate` and `targets` are of a service";
         cx.out.error(Code::Conflict, &service.span, message).help("leave `service` out");
     }
     match word.value {
@@ -160,7 +161,39 @@ fn monitor(at: &At<AdaptationForm>, domain: &Name, cx: &mut Context<'_, '_>) -> 
         MonitorWord::IoPressure => Some(Monitor::Pressure(Pressed::Io)),
         MonitorWord::Latency => service(at, domain, cx).map(Monitor::Latency),
         MonitorWord::Rate => service(at, domain, cx).map(Monitor::Rate),
+        MonitorWord::Targets => with_targets(at, domain, cx).map(Monitor::Targets),
+        MonitorWord::Loss => of_link(word, domain, cx).then_some(Monitor::Loss),
+        MonitorWord::Queue => of_link(word, domain, cx).then_some(Monitor::Queue),
     }
+}
+
+/// The service whose targets are watched: the domain asks some of it.
+fn with_targets(at: &At<AdaptationForm>, domain: &Name, cx: &mut Context<'_, '_>) -> Option<Name> {
+    let name = service(at, domain, cx)?;
+    let mounted = cx.domain_form(domain.as_str())?.services.value()?.get(name.as_str())?;
+    if mounted.value.as_ref()?.value.0.targets.value().is_some_and(|targets| !targets.0.is_empty()) {
+        return Some(name);
+    }
+    let message = format!("`{domain}` asks no targets of `{name}`");
+    let span = at.value.service.given().map_or(&at.span, |service| &service.span);
+    cx.out.error(Code::Conflict, span, message).help(format!(
+        "services = {{ {name} = {{ at = \"/srv/{name}\", targets = {{ FILE = {{ p99 = \"5ms\" }} }} }} }}"
+    ));
+    None
+}
+
+/// Whether the domain has a class of the link.
+fn of_link(word: &At<MonitorWord>, domain: &Name, cx: &mut Context<'_, '_>) -> bool {
+    let form = cx.domain_form(domain.as_str());
+    let reserve = form.and_then(|form| form.reserve.value());
+    let has = reserve.is_some_and(|reserve| reserve.network.given().is_some());
+    if !has {
+        let message = format!("`{domain}` is promised no rate of the link, and has no queue of its own");
+        cx.out
+            .error(Code::Conflict, &word.span, message)
+            .help("add reserve = { network = { rate = \"5mbit\" } } to the domain");
+    }
+    has
 }
 
 /// The service whose requests are watched.

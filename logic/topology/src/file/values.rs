@@ -115,6 +115,9 @@ words!(MonitorWord, "monitor" {
     "io-pressure" => MonitorWord::IoPressure, "The time that its processes waited for a disk, in percent.";
     "latency" => MonitorWord::Latency, "The mean time that a request to a service took, in milliseconds.";
     "rate" => MonitorWord::Rate, "Requests to a service in a second.";
+    "targets" => MonitorWord::Targets, "The use of the targets that the domain asks of a service, in percent: 100 is just kept.";
+    "loss" => MonitorWord::Loss, "Packets of its class of the link that found no room in the queue, in percent.";
+    "queue" => MonitorWord::Queue, "The time until what waits in its class of the link has gone out, in milliseconds.";
 });
 
 words!(NetworkClass, "class of the network" {

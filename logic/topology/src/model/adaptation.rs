@@ -87,6 +87,13 @@ pub enum Monitor {
     Latency(Name),
     /// Requests to this service in a second.
     Rate(Name),
+    /// The use of the targets that the domain asks of this service, in percent: of the one that is
+    /// used most.
+    Targets(Name),
+    /// Packets of its class of the link that found no room in the queue, in percent.
+    Loss,
+    /// The time until what waits in its class of the link has gone out, in ms.
+    Queue,
 }
 
 /// The resource that processes wait for.
@@ -123,6 +130,9 @@ pub(crate) enum MonitorWord {
     IoPressure,
     Latency,
     Rate,
+    Targets,
+    Loss,
+    Queue,
 }
 
 impl std::fmt::Display for Monitor {
@@ -133,6 +143,9 @@ impl std::fmt::Display for Monitor {
             Self::Pressure(pressed) => write!(f, "{}-pressure", pressed.as_str()),
             Self::Latency(service) => write!(f, "latency of {service}"),
             Self::Rate(service) => write!(f, "rate of {service}"),
+            Self::Targets(service) => write!(f, "targets of {service}"),
+            Self::Loss => f.write_str("loss"),
+            Self::Queue => f.write_str("queue"),
         }
     }
 }

@@ -29,6 +29,7 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "adaptation-no-rules",
     "adaptation-no-service",
     "adaptation-no-step",
+    "adaptation-no-targets",
     "adaptation-one-side",
     "adaptation-outside",
     "adaptation-over-period",

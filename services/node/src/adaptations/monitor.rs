@@ -46,7 +46,7 @@ pub(super) struct Source<'a> {
 
 /// Whether the frontend has to be asked for a figure.
 pub(super) fn asks_frontend(monitor: &Monitor) -> bool {
-    matches!(monitor, Monitor::Quality | Monitor::Latency(_) | Monitor::Rate(_))
+    matches!(monitor, Monitor::Quality | Monitor::Latency(_) | Monitor::Rate(_) | Monitor::Targets(_))
 }
 
 impl Watch {
@@ -76,8 +76,58 @@ impl Watch {
             Monitor::Rate(service) => self.served(source, service.as_str(), |share, count, _, now_ms| {
                 share.ratio(count, now_ms, 1_000)
             }),
+            Monitor::Targets(service) => self.targets(source, service.as_str()),
+            Monitor::Loss | Monitor::Queue => match book.queue(source.vtm) {
+                None => nothing("its class of the link can't be looked at"),
+                Some(queue) if *source.monitor == Monitor::Loss => {
+                    // Where nothing was to be sent, nothing was lost.
+                    let all = queue.sent.saturating_add(queue.dropped);
+                    Reading::Figure(self.share.look(queue.dropped, all).unwrap_or_default())
+                }
+                Some(queue) => {
+                    let rate = source.reserve.network.map_or(1, |network| network.rate_bits.max(1));
+                    let us = u128::from(queue.bytes) * 8 * 1_000_000 / u128::from(rate);
+                    Reading::Figure(Figure(u64::try_from(us).unwrap_or(u64::MAX)))
+                }
+            },
         };
         (reading, load)
+    }
+
+    /// The use of the target of a service that is used most, in percent.
+    fn targets(&mut self, source: &Source<'_>, service: &str) -> Reading {
+        let Some(rows) = source.frontend.and_then(|state| state.get("targets")?.as_array()) else {
+            return Reading::Nothing("its frontend does not answer".to_owned());
+        };
+        let mine = rows.iter().filter(|row| row.get("service").and_then(Value::as_str) == Some(service));
+        let used = mine.filter_map(|row| {
+            let number = |key: &str| row.get(key).and_then(Value::as_u64);
+            let (asked, found, kept) = (number("asked")?, number("found")?, row.get("kept")?.as_bool()?);
+            // A rate is wanted at least, all others are at most.
+            let is_rate = row.get("what").and_then(Value::as_str) == Some("rate");
+            let (part, whole) = if is_rate { (asked, found) } else { (found, asked) };
+            let thousandths = u128::from(part) * 100_000 / u128::from(whole.max(1));
+            // Nobody wants as much as is too little.
+            let most = if kept { 100_000 } else { u128::from(u64::MAX) };
+            Some(u64::try_from(thousandths.min(most)).unwrap_or(u64::MAX))
+        });
+        match used.max() {
+            Some(thousandths) => {
+                self.served_ms = Some(source.now_ms);
+                Reading::Figure(Figure(thousandths.min(Figure::whole(u64::MAX).0)))
+            }
+            None => self.quiet(source, service),
+        }
+    }
+
+    /// Nothing of a service was counted since the last look, or for long.
+    fn quiet(&mut self, source: &Source<'_>, service: &str) -> Reading {
+        let patience = (source.every_ms * STALE_SAMPLES).max(STALE_MS);
+        let since_ms = *self.served_ms.get_or_insert(source.now_ms);
+        if source.now_ms.saturating_sub(since_ms) <= patience {
+            return Reading::Same;
+        }
+        Reading::Nothing(format!("nobody has asked {service} for anything"))
     }
 
     /// Processor time in each period since the last look.
@@ -141,12 +191,7 @@ impl Watch {
             self.served_ms = Some(source.now_ms);
             return Reading::Figure(found);
         }
-        let patience = (source.every_ms * STALE_SAMPLES).max(STALE_MS);
-        let since_ms = *self.served_ms.get_or_insert(source.now_ms);
-        if source.now_ms.saturating_sub(since_ms) <= patience {
-            return Reading::Same;
-        }
-        Reading::Nothing(format!("nobody has asked {service} for anything"))
+        self.quiet(source, service)
     }
 }
 
@@ -215,5 +260,33 @@ mod tests {
         assert_eq!(at(200, 20, 2_000_000), Reading::Figure(Figure(3_000)));
         assert_eq!(at(400, 20, 2_000_000), Reading::Same);
         assert!(matches!(at(2_300, 20, 2_000_000), Reading::Nothing(_)));
+    }
+
+    #[test]
+    fn the_target_that_is_used_most_counts() {
+        let mut watch = Watch::default();
+        let mut at = |now_ms: u64, rows: Value| {
+            let (monitor, reserve) = (Monitor::Quality, Reserve::default());
+            let state = json!({ "targets": rows });
+            let frontend = Some(&state);
+            let source =
+                Source { monitor: &monitor, vtm: "", every_ms: 200, now_ms, frontend, reserve: &reserve };
+            watch.targets(&source, "rpc")
+        };
+        let row = |service: &str, what: &str, asked: u64, found: Option<u64>, kept: Option<bool>| json!({ "service": service, "file": "call", "what": what, "asked": asked, "found": found, "kept": kept });
+        let known = |found: u64, kept: bool| (Some(found), Some(kept));
+        let of = |what: &str, asked: u64, (found, kept): (Option<u64>, Option<bool>)| {
+            row("rpc", what, asked, found, kept)
+        };
+        let half = of("p99", 5_000_000, known(2_500_000, true));
+        assert_eq!(at(0, json!([half])), Reading::Figure(Figure::whole(50)));
+        let late = of("deadline", 1_000, known(3_000, false));
+        let other = row("dns", "p99", 1, Some(1_000), Some(false));
+        assert_eq!(at(200, json!([half, late, other])), Reading::Figure(Figure::whole(300)));
+        // Half of a rate is twice the use; as much as anybody wants is no fault.
+        assert_eq!(at(400, json!([of("rate", 100, known(50, false))])), Reading::Figure(Figure::whole(200)));
+        assert_eq!(at(600, json!([of("rate", 100, known(0, true))])), Reading::Figure(Figure::whole(100)));
+        assert_eq!(at(800, json!([of("p99", 100, (None, None))])), Reading::Same);
+        assert!(matches!(at(9_000, json!([])), Reading::Nothing(_)));
     }
 }

@@ -1,6 +1,7 @@
 //! The reservation table for adaptations: a domain's promise, its use and misses, the amounts that
 //! would fit, and a change of just that.
 
+use super::network::Queue;
 use super::{Book, State, refused};
 use admin::reserve::{AdaptRequest, Adapted, Change};
 use admin::{Code, Problem};
@@ -64,6 +65,13 @@ impl Book {
             },
             Some(_) => Counted { cpu_ns: usage.cpu_ns, missed: None },
         }
+    }
+
+    /// Returns the queue of the class of the link that one is promised.
+    pub(crate) fn queue(&self, name: &str) -> Option<Queue> {
+        let state = self.lock();
+        state.entries.get(name).filter(|entry| entry.in_force)?;
+        state.links.queue(name)
     }
 
     /// How long the processes of one have waited for what a controller gives, in us.

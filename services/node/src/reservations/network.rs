@@ -83,6 +83,17 @@ pub(crate) struct Moved {
     pub(crate) between: Option<u64>,
 }
 
+/// The queue of the class of one, on its way out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Queue {
+    /// Packets that have gone out.
+    pub(crate) sent: u64,
+    /// Packets that found no room.
+    pub(crate) dropped: u64,
+    /// Bytes that wait.
+    pub(crate) bytes: u64,
+}
+
 impl Kept {
     fn open(settings: &NodeSettings) -> Result<Self, String> {
         let link = settings.link.clone().ok_or("nothing is said of the node's link")?;
@@ -428,6 +439,14 @@ impl Links {
         if let Err(error) = cleared {
             tracing::debug!(device = link.device, %error, "what an earlier daemon left on the link can't be looked at");
         }
+    }
+
+    /// Returns the queue of the class of one domain; `None`: it has no class here.
+    pub(crate) fn queue(&self, name: &str) -> Option<Queue> {
+        let (given, kept) = (self.classes.get(name)?, self.kept.as_ref()?);
+        let counted: Counted = kept.outgoing.traffic().one(given.number).ok()?;
+        let Counted { sent_packets: sent, dropped, queued_bytes: bytes, .. } = counted;
+        Some(Queue { sent, dropped, bytes })
     }
 
     /// Returns the traffic through the class of one domain.
