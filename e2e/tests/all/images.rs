@@ -275,7 +275,7 @@ fn a_compose_file_becomes_a_topology_file_that_comes_up() {
     let layout = layout(&node, "one", "from-the-image");
     let compose = node.folder().join("compose.yaml");
     let text = "name: shop\nservices:\n  web:\n    image: app:1\n    environment: { GREETING: \"${GREETING:-hello}\" }\n    \
-                volumes: [./one/tree:/data:ro]\n    ports: [\"8080:80\"]\n";
+                volumes: [./one/tree:/data:ro]\n    ports: [\"8080:80/udp\"]\n";
     std::fs::write(&compose, text).expect("write");
     let (compose, made) = (compose.to_string_lossy().into_owned(), node.folder().join("made.toml"));
     let made = made.to_string_lossy().into_owned();

@@ -5,6 +5,7 @@
 //! means here is said in `docs/images.md`.
 
 mod names;
+mod ports;
 mod service;
 mod text;
 mod tree;
@@ -80,6 +81,10 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, Finding> {
         let Some(name) = names.get(&entry.key) else { continue };
         out += &service::domain(name, entry, &names, &mut report);
     }
+    if !report.published.is_empty() {
+        out += "\n[publish]\n";
+        out += &report.published.concat();
+    }
     report.findings.sort_by_key(|finding| finding.line);
     Ok(Converted { text: out, findings: report.findings, images: report.images, relative: report.relative })
 }
@@ -105,6 +110,8 @@ pub(crate) struct Report {
     findings: Vec<Finding>,
     images: Vec<String>,
     relative: bool,
+    /// The lines of `[publish]`.
+    published: Vec<String>,
 }
 
 impl Report {

@@ -1,13 +1,14 @@
 //! One service: a domain of kind `container`.
 
 use crate::names::Names;
+use crate::ports::{self, Port};
 use crate::text::{duration_ms, interpolated, size, words};
 use crate::tree::{Entry, Node, Value};
 use crate::{Report, Weight};
 use std::fmt::Write as _;
 
-/// The remedy for a port of a service.
-const PORTS: &str = "a container has only `lo`: other domains reach it by a service of kind `socket` (docs/sockets.md), the network by network = \"host\"";
+/// The remedy for a network of a service.
+const NETWORKS: &str = "a container has only `lo`: other domains reach it by a service of kind `socket` (docs/sockets.md), the network by network = \"host\"";
 
 /// A domain that is being put together.
 struct Service<'a> {
@@ -21,6 +22,8 @@ struct Service<'a> {
     stop: Vec<(&'static str, String)>,
     mounts: Vec<String>,
     capabilities: Vec<String>,
+    ports: Vec<(usize, Port)>,
+    has_network: bool,
     read_only: bool,
     has_image: bool,
 }
@@ -38,6 +41,8 @@ pub(crate) fn domain(name: &str, entry: &Entry, names: &Names, report: &mut Repo
         stop: Vec::new(),
         mounts: Vec::new(),
         capabilities: Vec::new(),
+        ports: Vec::new(),
+        has_network: false,
         read_only: false,
         has_image: false,
     };
@@ -143,7 +148,7 @@ impl Service<'_> {
             "command" => self.command = self.words(node, key),
             "entrypoint" => self.entrypoint = self.words(node, key),
             "environment" => self.environment(node, key),
-            "env_file" => self.refuse(line, key, "put its variables into `environment`"),
+            "env_file" => self.env_file(node, key),
             "volumes" => self.volumes(node, key),
             "user" | "hostname" => {
                 if let Some(text) = self.text(node, key) {
@@ -168,7 +173,7 @@ impl Service<'_> {
             "healthcheck" => self.health(node, key),
             "tmpfs" => self.tmpfs(node, key),
             "expose" => self.note(line, key, "no port is open to others; services of kind `socket` connect domains (docs/sockets.md)"),
-            "ports" => self.refuse(line, key, PORTS),
+            "ports" => self.ports(node, key),
             "networks" | "links" | "extra_hosts" | "dns" => {
                 self.refuse(line, key, "domains have no networks among each other: they connect by services of kind `socket` (docs/sockets.md)");
             }
@@ -241,6 +246,92 @@ impl Service<'_> {
         }
         if !entries.is_empty() {
             self.line("environment", &format!("{{ {} }}", entries.join(", ")));
+        }
+    }
+
+    /// Files of variables: paths, or mappings with a `path`.
+    fn env_file(&mut self, node: &Node, key: &str) {
+        let one = [node];
+        let items: Vec<&Node> = match &node.value {
+            Value::List(items) => items.iter().collect(),
+            _ => one.to_vec(),
+        };
+        let mut paths = Vec::new();
+        for item in items {
+            let Value::Map(entries) = &item.value else {
+                paths.extend(self.text(item, key));
+                continue;
+            };
+            for entry in entries {
+                let at = format!("{key}.{}", entry.key);
+                match entry.key.as_str() {
+                    "path" => paths.extend(self.text(&entry.node, &at)),
+                    "required" if self.is_true(&entry.node, &at) => {}
+                    "required" => self.refuse(entry.line, &at, "a file that is named has to be there"),
+                    _ => {
+                        self.refuse(entry.line, &at, "files of variables have one format (docs/topology.md)")
+                    }
+                }
+            }
+        }
+        if paths.is_empty() {
+            return;
+        }
+        if paths.iter().any(|path| !path.starts_with('/')) {
+            self.report.relative = true;
+        }
+        self.note(node.line, key, "nothing is put in the place of `$NAME` in such a file");
+        self.line("env_file", &list(&paths));
+    }
+
+    /// Ports at addresses of the node, in the short form or the long one.
+    fn ports(&mut self, node: &Node, key: &str) {
+        let Value::List(items) = &node.value else {
+            return self.refuse(node.line, key, "a list is expected here");
+        };
+        for item in items {
+            let found = if let Value::Map(entries) = &item.value {
+                let known = ["target", "published", "host_ip", "protocol", "mode", "name", "app_protocol"];
+                for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
+                    self.refuse(entry.line, &format!("{key}.{}", entry.key), "no such key is known");
+                }
+                let mut of = |name: &str| {
+                    let entry = entries.iter().find(|entry| entry.key == name)?;
+                    self.text(&entry.node, key)
+                };
+                let (host, published, target) = (of("host_ip"), of("published"), of("target"));
+                let (target, protocol) = (target.unwrap_or_default(), of("protocol"));
+                ports::long(host.as_deref(), published.as_deref(), &target, protocol.as_deref())
+            } else {
+                let Some(text) = self.text(item, key) else { continue };
+                ports::short(&text)
+            };
+            match found {
+                Ok(ports) => self.ports.extend(ports.into_iter().map(|port| (item.line, port))),
+                Err(why) => self.refuse(item.line, key, why),
+            }
+        }
+    }
+
+    /// The lines of `[publish]`, once it is known what network the domain has.
+    fn publish(&mut self, name: &str) {
+        for (line, Port { address, target }) in std::mem::take(&mut self.ports) {
+            if self.has_network {
+                self.note(line, "ports", "it has the node's network, and listens there itself");
+            } else {
+                let entry =
+                    format!("{} = {{ domain = {}, port = {target} }}\n", quoted(&address), quoted(name));
+                if self
+                    .report
+                    .published
+                    .iter()
+                    .any(|known| known.starts_with(&format!("{} ", quoted(&address))))
+                {
+                    self.refuse(line, "ports", &format!("{address} is published already"));
+                } else {
+                    self.report.published.push(entry);
+                }
+            }
         }
     }
 
@@ -343,9 +434,12 @@ impl Service<'_> {
 
     fn network(&mut self, node: &Node, key: &str) {
         match self.text(node, key).as_deref() {
-            Some("host") => self.line("network", "\"host\""),
+            Some("host") => {
+                self.has_network = true;
+                self.line("network", "\"host\"");
+            }
             Some("none") | None => {}
-            Some(_) => self.refuse(node.line, key, PORTS),
+            Some(_) => self.refuse(node.line, key, NETWORKS),
         }
     }
 
@@ -415,8 +509,8 @@ impl Service<'_> {
         }
     }
 
-    /// The command of a check becomes how `up` knows that the domain is up; nobody asks it again
-    /// later.
+    /// The command of a check becomes how `up` knows that the domain is up, and how it is known
+    /// later that it still is.
     fn health(&mut self, node: &Node, key: &str) {
         let Value::Map(entries) = &node.value else { return self.refuse(node.line, key, "it is no mapping") };
         let of = |name: &str| entries.iter().find(|entry| entry.key == name);
@@ -436,8 +530,31 @@ impl Service<'_> {
             (Some((first, _)), false) if first == "NONE" => return,
             _ => return self.refuse(test.line, key, "a line, or a list that begins with CMD or CMD-SHELL"),
         };
-        self.note(node.line, key, "its test is asked until the domain is ready, and not again; `interval`, `retries` and the like mean nothing here");
+        let mut health = vec![("command", list(&command))];
+        for (name, own, usual) in [("interval", "every", "30s"), ("timeout", "timeout", "30s")] {
+            let at = format!("{key}.{name}");
+            let said = of(name).and_then(|entry| Some((entry.line, self.text(&entry.node, &at)?)));
+            let value = match said.map(|(line, text)| (line, duration_ms(&text))) {
+                None => quoted(usual),
+                Some((_, Some(ms))) => quoted(&format!("{ms}ms")),
+                Some((line, None)) => {
+                    self.refuse(line, &at, "a duration such as 10s or 1m30s");
+                    continue;
+                }
+            };
+            health.push((own, value));
+        }
+        if let Some(entry) = of("retries") {
+            let at = format!("{key}.retries");
+            match self.text(&entry.node, &at).map(|text| text.parse::<u32>()) {
+                Some(Ok(fails)) => health.push(("fails", fails.to_string())),
+                Some(Err(_)) => self.refuse(entry.line, &at, "a number is expected here"),
+                None => {}
+            }
+        }
+        self.note(node.line, key, "`up` waits until its test passes; a domain that fails it later, `retries` times in a row, is restarted by its policy");
         self.line("ready", &format!("{{ command = {} }}", list(&command)));
+        self.line("health", &table(&health));
     }
 
     fn tmpfs(&mut self, node: &Node, key: &str) {
@@ -450,6 +567,7 @@ impl Service<'_> {
     }
 
     fn finish(mut self, name: &str, line: usize) -> String {
+        self.publish(name);
         if !self.has_image {
             self.refuse(line, "", "it names no image");
         }

@@ -54,7 +54,7 @@ volumes:
   pgdata:
 "#,
     );
-    assert_eq!(refused(&done), ["16 services.web.ports", "24 services.db.volumes", "29 volumes"]);
+    assert_eq!(refused(&done), ["24 services.db.volumes", "29 volumes"]);
     assert_eq!(done.images, ["ghcr.io/example/blog:5", "postgres:16-alpine"]);
     for line in [
         "name = \"blog-site\"",
@@ -67,6 +67,8 @@ volumes:
         "restart = { policy = \"always\" }",
         "limits = { memory = \"512MiB\" }",
         "ready = { command = [\"/bin/sh\", \"-c\", \"pg_isready -U blog\"] }",
+        "health = { command = [\"/bin/sh\", \"-c\", \"pg_isready -U blog\"], every = \"5000ms\", timeout = \"30s\" }",
+        "[publish]\n\"0.0.0.0:8080\" = { domain = \"web\", port = 3000 }\n",
         "stop = { timeout = \"90000ms\" }",
         "writable = true",
     ] {
@@ -147,8 +149,12 @@ fn a_home_server_on_the_network_of_its_machine() {
 fn each_key_that_can_not_be_mapped_is_named_with_its_line_and_what_to_do() {
     let cases = [
         ("build: .", "tombolo image import"),
-        ("env_file: .env", "`environment`"),
-        ("ports: [80]", "`socket`"),
+        ("env_file: [{ path: .env, required: false }]", "has to be there"),
+        ("env_file: [{ path: .env, format: raw }]", "one format"),
+        ("ports: [80]", "the node's port is not said"),
+        ("ports: [\"53:53/udp\"]", "for TCP alone"),
+        ("ports: [{ target: 80, published: 8080, colour: 1 }]", "no such key"),
+        ("ports: 80:80", "a list"),
         ("networks: [back]", "`socket`"),
         ("links: [db]", "`socket`"),
         ("extra_hosts: [\"a:1.2.3.4\"]", "`socket`"),
@@ -179,6 +185,8 @@ fn each_key_that_can_not_be_mapped_is_named_with_its_line_and_what_to_do() {
         ("deploy: { resources: { reservations: { cpus: '1' } } }", "`reserve`"),
         ("healthcheck: { test: [curl] }", "CMD"),
         ("healthcheck: { interval: 1s }", "no `test`"),
+        ("healthcheck: { test: a, interval: soon }", "a duration"),
+        ("healthcheck: { test: a, retries: few }", "a number"),
         ("shm_size: 64m", "no such key"),
     ];
     for (key, said) in cases {
@@ -190,6 +198,8 @@ fn each_key_that_can_not_be_mapped_is_named_with_its_line_and_what_to_do() {
         assert!(refusal.key.starts_with(&format!("services.web.{name}")), "{key}: {refusal:?}");
         assert!(refusal.message.contains(said), "{key}: {refusal:?}");
     }
+    let taken = "services:\n  a:\n    image: app:1\n    ports: [\"80:1\"]\n  b:\n    image: app:1\n    ports: [\"80:2\"]\n";
+    assert_eq!(refused(&converted(taken)), ["7 services.b.ports"]);
     let done = converted(
         "services:\n  web:\n    image: app:1\nnetworks:\n  a:\nsecrets:\n  b:\ninclude: [x]\nother: 1\n",
     );
@@ -215,4 +225,45 @@ fn what_is_no_compose_file_says_so() {
         let finding = convert(text, "x").expect_err(text);
         assert!(finding.message.contains(said), "{text}: {finding:?}");
     }
+}
+
+#[test]
+fn addresses_checks_and_files_of_variables_are_carried_over() {
+    let done = converted(
+        r#"
+services:
+  web:
+    image: nginx:1.27
+    env_file:
+      - /etc/web.env
+      - path: ./more.env
+    ports:
+      - "127.0.0.1:8080-8081:80-81"
+      - target: 443
+        published: "8443"
+        host_ip: "::1"
+        protocol: tcp
+        mode: host
+    healthcheck:
+      test: curl -f http://localhost/
+      interval: 1m30s
+      timeout: 10s
+      retries: 5
+  hub:
+    image: hub:1
+    ports: ["9000:9000"]
+    network_mode: host
+"#,
+    );
+    assert_eq!(refused(&done), [""; 0]);
+    assert!(done.relative);
+    for line in [
+        "env_file = [\"/etc/web.env\", \"./more.env\"]",
+        "every = \"90000ms\", timeout = \"10000ms\", fails = 5 }",
+        "[publish]\n\"127.0.0.1:8080\" = { domain = \"web\", port = 80 }\n\
+         \"127.0.0.1:8081\" = { domain = \"web\", port = 81 }\n\"[::1]:8443\" = { domain = \"web\", port = 443 }\n",
+    ] {
+        assert!(done.text.contains(line), "{line}\n{}", done.text);
+    }
+    assert!(!done.text.contains("9000:") && !done.text.contains(":9000"), "{}", done.text);
 }
