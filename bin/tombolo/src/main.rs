@@ -3,6 +3,7 @@
 
 mod cli;
 mod commands;
+mod completion;
 mod roles;
 mod tips;
 
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
     if let Some(code) = role.as_deref().and_then(|role| roles::run(role, arguments)) {
         return code;
     }
+    completion::answer(cli::Cli::command);
     match cli::Cli::try_parse() {
         Ok(cli) => commands::run(cli),
         // Not even a word (the variables of a node count as arguments, so clap would only

@@ -120,3 +120,46 @@ fn another_file_of_the_same_name_takes_no_place_unasked() {
     node.ok(&["up", "--replace", &other]);
     assert_eq!(row(&node)["domain"], "db");
 }
+
+#[test]
+fn a_shell_completes_the_names_of_what_is_there() {
+    let Some(node) = Node::start() else { return };
+    let domain = "kind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\nstop = { timeout = \"0ms\" }\n";
+    let complete = |line: &str| {
+        let script = "source <(tombolo completions bash)
+            complete=$(complete -p tombolo)
+            [[ $complete =~ -F\\ ([^ ]+) ]]
+            COMP_WORDS=($1); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_LINE=$1; COMP_POINT=${#1}; COMP_TYPE=9
+            [[ $1 == *' ' ]] && { COMP_WORDS+=(''); COMP_CWORD=$((COMP_CWORD + 1)); }
+            ${BASH_REMATCH[1]} tombolo \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"
+            printf '%s\\n' \"${COMPREPLY[@]}\"";
+        let here = node.folder().join("bin");
+        if !here.exists() {
+            std::fs::create_dir(&here).expect("a folder");
+            std::os::unix::fs::symlink(e2e::node::binary(), here.join("tombolo")).expect("a link");
+        }
+        let path = format!("{}:{}", here.display(), std::env::var("PATH").unwrap_or_default());
+        let out = std::process::Command::new("bash")
+            .args(["-c", script, "bash", line])
+            .env("PATH", path)
+            .env("TOMBOLO_RUN_DIR", node.run_dir())
+            .env("TOMBOLO_STATE_DIR", node.state_dir())
+            .output()
+            .expect("bash");
+        assert!(out.stderr.is_empty(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        said.lines().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect::<Vec<_>>()
+    };
+    // Without a daemon there are no names, and none is started for them.
+    assert_eq!(complete("tombolo restart we"), [""; 0]);
+    assert_eq!(node.pids("daemon"), [0_u32; 0]);
+    node.up_ok(&format!("name = \"shop\"\n[domain.web]\n{domain}[domain.db]\n{domain}"));
+    node.up_ok(&format!("name = \"blog\"\n[domain.web]\n{domain}"));
+    assert_eq!(complete("tombolo restart d"), ["db"]);
+    assert_eq!(complete("tombolo logs shop/"), ["shop/db", "shop/web"]);
+    assert_eq!(complete("tombolo exec blog/w"), ["blog/web"]);
+    assert_eq!(complete("tombolo down bl"), ["blog"]);
+    assert_eq!(complete("tombolo comp"), ["completions"]);
+    node.ok(&["down", "--all"]);
+    node.finish();
+}

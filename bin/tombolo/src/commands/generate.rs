@@ -7,9 +7,7 @@ use terminal::{Failure, print};
 
 /// `tombolo completions SHELL`.
 pub fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "tombolo", &mut text);
-    print(&String::from_utf8_lossy(&text))
+    print(&String::from_utf8_lossy(&crate::completion::script(&shell.to_string())?))
 }
 
 /// `tombolo man [DIR]`.
