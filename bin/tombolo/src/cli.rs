@@ -67,9 +67,19 @@ It ends on SIGTERM or SIGINT; domains run on, and the next daemon adopts them.")
   tombolo up topology.toml
   tombolo up topology.toml --dry-run  what would be done, and why
   tombolo up topology.toml --json     one JSON object a line, for programs
+  tombolo up --to 3 shop              what the third file of shop said
 
 Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C cancels it, what was before is restored.")]
     Up(UpArgs),
+    /// List the files of a distributed container that were up; print one, or what differs
+    #[command(after_help = "Examples:
+  tombolo history                     of the only one there is
+  tombolo history shop --show 3       the text of its third file
+  tombolo history shop --diff 3       what differs between that and the last one
+  tombolo up --to 3 shop              bring up what that one said
+
+The last 20 are kept, also after `down`. Paths, images and files of variables are looked up anew when one is brought up again.")]
+    History(HistoryArgs),
     /// Remove a distributed container: its domains, mounts, cgroups and sockets
     #[command(after_help = "Examples:
   tombolo down                        the only one there is
@@ -347,9 +357,12 @@ pub struct DaemonArgs {
 
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// The topology file
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    /// The topology file; with --to, the distributed container, or a file of it
+    #[arg(value_name = "FILE", required_unless_present = "to")]
+    pub file: Option<PathBuf>,
+    /// Bring up what a file of before said: the number of a revision in `tombolo history`
+    #[arg(long, value_name = "REVISION")]
+    pub to: Option<u64>,
     /// Say what would be done, with the reason of each restart, and do nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -357,6 +370,22 @@ pub struct UpArgs {
     #[arg(long)]
     pub replace: bool,
     /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// The distributed container, or a file of it; not needed where only one was up
+    #[arg(value_name = "DC|FILE")]
+    pub which: Option<String>,
+    /// Print the file of this revision
+    #[arg(long, value_name = "REVISION", conflicts_with = "diff")]
+    pub show: Option<u64>,
+    /// Print what differs between this revision and another one: the last, or the one that follows
+    #[arg(long, value_name = "REVISION", num_args = 1..=2)]
+    pub diff: Vec<u64>,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -12,6 +12,7 @@ pub mod endpoint;
 pub mod events;
 mod exec;
 mod generate;
+mod history;
 pub mod image;
 mod import;
 pub mod link;
@@ -44,6 +45,7 @@ pub fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Daemon(arguments) => daemon::run(&place, &arguments),
         Command::Up(arguments) => up::up(&place, &arguments),
+        Command::History(arguments) => history::run(&place, &arguments),
         Command::Down(arguments) => up::down(&place, &arguments),
         Command::Restart(arguments) => act::run(&place, &arguments, Act::Restart),
         Command::Stop(arguments) => act::run(&place, &arguments.of, Act::Stop { at_once: arguments.at_once }),

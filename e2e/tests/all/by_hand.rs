@@ -163,3 +163,59 @@ fn a_shell_completes_the_names_of_what_is_there() {
     node.ok(&["down", "--all"]);
     node.finish();
 }
+
+#[test]
+fn a_file_that_was_up_can_be_seen_and_brought_up_again() {
+    let Some(node) = Node::start() else { return };
+    let file = |names: &[&str]| {
+        let domain = |name: &&str| {
+            format!(
+                "[domain.{name}]\nkind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\nstop = {{ timeout = \"0ms\" }}\n"
+            )
+        };
+        format!("name = \"shop\"\n{}", names.iter().map(domain).collect::<String>())
+    };
+    let running = || {
+        let rows = node.json(&["ps"]);
+        let names = rows.as_array().into_iter().flatten().filter_map(|row| row["domain"].as_str());
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(node.run(&["up", "--to", "1", "shop"]).code, 1, "no daemon runs");
+    node.up_ok(&file(&["web"]));
+    node.up_ok(&file(&["web"]));
+    node.up_ok(&file(&["web", "db"]));
+    // One that fails was never up.
+    assert_ne!(
+        node.up("name = \"shop\"\n[domain.web]\nkind = \"container\"\ncommand = [\"/no/such\"]\n").code,
+        0
+    );
+    let numbers = || {
+        let rows = node.json(&["history"]);
+        let numbers = rows.as_array().into_iter().flatten().filter_map(|row| row["number"].as_u64());
+        numbers.collect::<Vec<u64>>()
+    };
+    assert_eq!(numbers(), [1, 2]);
+    let listed = node.ok(&["history", "shop"]);
+    assert!(listed.contains("start db") && listed.contains("topology.toml"), "{listed}");
+    assert_eq!(node.ok(&["history", "shop", "--show", "1"]), file(&["web"]));
+    let diff = node.ok(&["history", "shop", "--diff", "1"]);
+    assert!(diff.contains("--- shop 1\n+++ shop 2\n") && diff.contains("+[domain.db]"), "{diff}");
+    // The next daemon knows them as well.
+    node.kill_daemon();
+    assert!(node.up_ok(&file(&["web", "db"])).contains("nothing to do"));
+    assert!(node.ok(&["up", "--to", "1", "--dry-run"]).contains("stop db"));
+    assert_eq!(running(), ["db", "web"]);
+    node.ok(&["up", "--to", "1", "shop"]);
+    assert_eq!((running(), numbers()), (vec!["web".to_owned()], vec![1, 2, 3]));
+    let refused = node.run(&["up", "--to", "9", "shop"]);
+    assert!(refused.code == 1 && refused.err.contains("there are 1, 2, 3"), "{}", refused.err);
+    let refused = node.run(&["history", "shpo"]);
+    assert!(refused.code == 1 && refused.err.contains("did you mean \"shop\"?"), "{}", refused.err);
+    node.ok(&["down"]);
+    node.ok(&["up", "--to", "2", "shop"]);
+    assert_eq!(running(), ["db", "web"]);
+    node.ok(&["down"]);
+    node.finish();
+}

@@ -96,6 +96,7 @@ fn three_nodes_are_one_wherever_one_looks() {
         assert_eq!(spread, ["alpha", "beta", "gamma"], "{} shows {rows:?}", host.name());
     }
     assert!(b.up_ok(&text).contains("nothing to do"));
+    assert_eq!(c.ok(&["history", "test", "--show", "1"]), text);
     // What runs on gamma is reached from alpha.
     let run = a.run(&["exec", "pinned", "--", "sh", "-c", "echo from $(hostname); exit 7"]);
     assert_eq!((run.code, run.out.as_str()), (7, "from pinned\n"), "{run:?}");

@@ -6,6 +6,7 @@ pub mod adaptation;
 mod answer;
 pub mod client;
 mod etcd;
+pub mod history;
 pub mod place;
 mod relocation;
 pub mod reserve;

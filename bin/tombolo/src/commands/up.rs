@@ -22,9 +22,17 @@ const SHOWN_LOG_LINES: usize = 10;
 
 /// `tombolo up FILE`.
 pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure> {
-    let file = &arguments.file;
-    let text = read(file)?;
-    let base = base_of(file)?;
+    let (file, text, base) = match (arguments.to, &arguments.file) {
+        (Some(number), which) => {
+            let which = which.as_ref().map(|which| which.to_string_lossy());
+            let revision = super::history::revision(place_arguments, which.as_deref(), number)?;
+            (revision.file, revision.text, revision.base)
+        }
+        (None, Some(file)) => (file.clone(), read(file)?, base_of(file)?),
+        // The parser has asked for one.
+        (None, None) => return Err(Failure::misuse("no file is named")),
+    };
+    let file = &file;
     // Before anything is started: the same that the daemon does, with colours and the file's name
     // as it was typed.
     let topology = super::check::admit(&text, file, &base, arguments.json)?;
@@ -80,7 +88,7 @@ pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Fai
 }
 
 /// The distributed container that is meant: by its name, or by the file that it comes from.
-fn dc_of(which: &str) -> Result<String, Failure> {
+pub fn dc_of(which: &str) -> Result<String, Failure> {
     let path = Path::new(which);
     let is_file = which.contains(['/', '.']) || path.is_file();
     if !is_file {

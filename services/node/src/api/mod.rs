@@ -4,6 +4,7 @@
 mod adaptation;
 mod cluster;
 mod help;
+mod history;
 mod metrics;
 pub(crate) mod node;
 pub(crate) mod peers;
@@ -79,6 +80,8 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/adaptations", get(adaptation::all))
         .route("/v1/adaptations/show/{*name}", get(adaptation::show))
         .route("/v1/adaptations/set", post(adaptation::set))
+        .route("/v1/history", get(history::all))
+        .route("/v1/history/{dc}", get(history::of))
         .route("/v1/volumes", get(volume::all))
         .route("/v1/volumes/show/{*name}", get(volume::show))
         .route("/v1/volumes/create", post(volume::create))

@@ -5,6 +5,7 @@ mod age;
 pub(crate) mod doorstep;
 mod files;
 mod guarded;
+pub(crate) mod history;
 mod prospect;
 mod store;
 mod watched;
@@ -20,6 +21,6 @@ pub(crate) use store::RegistryDebug;
 pub(crate) use watched::watched;
 pub(crate) use words::meant;
 pub(crate) use work::{
-    BOOK, CHECKS, DISKS, ENDS, KEPT, LOOKS, MEMBER, PROXIES, REGISTRY, REMOVALS, SELECTORS, STRANGERS,
+    BOOK, CHECKS, DISKS, ENDS, KEPT, LOOKS, MEMBER, PROXIES, Pool, REGISTRY, REMOVALS, SELECTORS, STRANGERS,
     TENANTS, UNPACKING, blocking, said, threads,
 };

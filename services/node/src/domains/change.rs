@@ -9,8 +9,9 @@ use super::relays;
 use super::supervisor::{First, State, supervise};
 use super::turns::{Turn, start_each, turns};
 use super::{Change, Desired, Domains, Ending, Wish};
-use crate::base::{BOOK, REMOVALS, UNPACKING};
+use crate::base::{BOOK, KEPT, Pool, REMOVALS, RegistryDebug, UNPACKING, history};
 use crate::reservations::Looking;
+use admin::history::Revision;
 use admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use domain::Unpack;
 use std::path::Path;
@@ -59,7 +60,8 @@ async fn try_up(
     same.await.map_err(ended)?.map_err(untouched)?;
     let desired = Arc::new(Desired::new(request.text, request.file, request.base, topology.clone()));
     if plan.is_empty() {
-        node.set_desired(&dc, Some(desired)).await.map_err(untouched)?;
+        node.set_desired(&dc, Some(Arc::clone(&desired))).await.map_err(untouched)?;
+        remembered(node.registry(), &KEPT, &dc, &desired, &plan).await;
         change.unless_ended(settle(node, &topology)).await.map_err(ended)?.map_err(untouched)?;
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
@@ -73,7 +75,10 @@ async fn try_up(
     drop(asked);
     let begun = Instant::now();
     let done = match execute(node, &change, &dc, &plan, teller).await {
-        Ok(()) => node.set_desired(&dc, Some(desired)).await.map_err(|problem| (plan.steps.len(), problem)),
+        Ok(()) => {
+            let written = node.set_desired(&dc, Some(Arc::clone(&desired))).await;
+            written.map_err(|problem| (plan.steps.len(), problem))
+        }
         Err(failed) => Err(failed),
     };
     if let Err((begun, problem)) = done {
@@ -90,9 +95,36 @@ async fn try_up(
     }
     // The file comes first: whoever finds it finds what goes with it, or makes that anew.
     written(node, &dc).await;
+    remembered(node.registry(), &KEPT, &dc, &desired, &plan).await;
     let count = plan.steps.len();
     let took = begun.elapsed().as_secs_f64();
     Ok((format!("{dc} is up: {count} step{} in {took:.1} s", if count == 1 { "" } else { "s" }), true))
+}
+
+/// Notes the file among those that were up. What is up does not depend on it.
+pub(crate) async fn remembered(
+    registry: Arc<dyn RegistryDebug>,
+    pool: &'static Pool,
+    dc: &str,
+    desired: &Desired,
+    plan: &Plan,
+) {
+    let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let revision = Revision {
+        number: 0,
+        at_ms: u64::try_from(at.as_millis()).unwrap_or(u64::MAX),
+        file: desired.file.clone(),
+        base: desired.base.clone(),
+        changes: plan.steps.iter().map(ToString::to_string).collect(),
+        text: desired.text.clone(),
+    };
+    let of = dc.to_owned();
+    let noted = pool.run(move || history::note(&*registry, &of, revision)).await;
+    match noted {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(dc, %error, "the file is not noted among those that were up"),
+        Err(error) => tracing::warn!(dc, error, "the file is not noted among those that were up"),
+    }
 }
 
 /// Says what a file would change.

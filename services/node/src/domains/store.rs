@@ -268,6 +268,11 @@ impl Domains {
         Ok(())
     }
 
+    /// Returns the registry of this node. Its calls wait for the disk.
+    pub(crate) fn registry(&self) -> Arc<dyn RegistryDebug> {
+        Arc::clone(&self.registry)
+    }
+
     /// Sets, or with `None` forgets, what is desired of a distributed container, durably.
     pub(crate) async fn set_desired(&self, dc: &str, desired: Option<Arc<Desired>>) -> Result<(), Problem> {
         let expected = self.known(dc).map_or(Expected::Absent, |known| Expected::Revision(known.revision));

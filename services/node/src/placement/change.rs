@@ -5,7 +5,7 @@ use super::books::{self, Books, BooksError, Seen};
 use super::{Following, Key};
 use crate::base::REGISTRY;
 use crate::domains::Teller;
-use crate::domains::change::{admit, begin_down, begin_up, dc_of, dry_run, targets, untouched};
+use crate::domains::change::{admit, begin_down, begin_up, dc_of, dry_run, remembered, targets, untouched};
 use crate::domains::{Desired, Domains, Ending};
 use admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use placement::Wish;
@@ -80,6 +80,7 @@ async fn try_up(
         };
         return Err(Box::new(Progress::Failed { error: problem, rolled_back: Some(rolled_back) }));
     }
+    remembered(following.peers.registry(), &REGISTRY, &dc, &desired, &plan).await;
     if unchanged || plan.is_empty() {
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
