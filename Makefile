@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build build-benches install install-library deb demo demo-cluster demo-failover demo-sensors demo-volumes demo-sockets demo-video deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
+.PHONY: help deps build build-benches install install-library deb demo demo-cluster demo-failover demo-sensors demo-volumes demo-sockets demo-video docs deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -66,6 +66,9 @@ demo-video: build ## streams of video beside a flood, with and without promises:
 
 check: deps ## formatting, lints, tidy, unit tests: before each commit
 	@$(CARGO) xtask test check
+
+docs: deps ## the pages of docs/ as a site that is searched without a network, in target/docs
+	@scripts/build-docs $(CARGO_TARGET_DIR)/docs
 
 deny: deps ## licences, sources and forbidden crates of what is linked; advisories where there is a network
 	@scripts/deny

@@ -4,6 +4,7 @@
 mod circles;
 mod columns;
 mod constants;
+mod contents;
 mod decisions;
 mod dependencies;
 mod guarantees;
@@ -89,6 +90,7 @@ fn check_files(tree: &Tree) -> Vec<Violation> {
         tokens::check,
         specification::check,
         decisions::check,
+        contents::check,
         guarantees::check,
         links::check,
         words::check,
