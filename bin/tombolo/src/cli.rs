@@ -59,6 +59,7 @@ pub enum Command {
   tombolo daemon
   TOMBOLO_LOG=debug tombolo daemon --log-json
   tombolo daemon --metrics 127.0.0.1:9464
+  tombolo daemon --metrics 0.0.0.0:9464 --metrics-certificate node.pem --metrics-key node.key
 
 It ends on SIGTERM or SIGINT; domains run on, and the next daemon adopts them.")]
     Daemon(DaemonArgs),
@@ -344,9 +345,19 @@ No daemon is needed, and nothing is changed. The exit code is 1 where containers
 
 #[derive(Debug, Args)]
 pub struct DaemonArgs {
-    /// Also serve metrics (Prometheus text) by HTTP at this loopback address
+    /// Also serve metrics (Prometheus text) at this address: by HTTP at a loopback one, and by
+    /// HTTPS at any, with a certificate
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
+    /// The certificate for that, in PEM, with those that vouch for it; read again when it changes
+    #[arg(long, value_name = "FILE", requires_all = ["metrics", "metrics_key"])]
+    pub metrics_certificate: Option<PathBuf>,
+    /// Its private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "metrics_certificate")]
+    pub metrics_key: Option<PathBuf>,
+    /// Only readers with a certificate of these authorities, in PEM
+    #[arg(long, value_name = "FILE", requires = "metrics_certificate")]
+    pub metrics_clients: Option<PathBuf>,
     /// Log as JSON, one object a line
     #[arg(long)]
     pub log_json: bool,

@@ -114,3 +114,63 @@ fn prometheus_reads_the_metrics_and_takes_the_dashboard_and_the_alerts() {
     wait::until("the alert waits for its time", || state("TomboloDomainDown").as_deref() == Some("pending"));
     assert_eq!(state("TomboloNodeGone").as_deref(), Some("inactive"));
 }
+
+/// Makes an authority `NAME-ca.pem`, and of it a certificate and a key for 127.0.0.1.
+fn certify(folder: &Path, name: &str) {
+    let line = format!(
+        "cd '{}' && new='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2' && \
+         openssl req -x509 $new -subj /CN={name}-ca -keyout {name}-ca.key -out {name}-ca.pem && \
+         openssl req -x509 $new -subj /CN={name} -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
+         -CA {name}-ca.pem -CAkey {name}-ca.key -keyout {name}.key -out {name}.pem",
+        folder.display()
+    );
+    let made = Command::new("sh").args(["-c", &line]).output().expect("openssl runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+#[test]
+fn metrics_go_over_the_network_by_https_alone_and_to_whom_the_authorities_know() {
+    let Some(node) = Node::start() else { return };
+    let file = |name: &str| node.folder().join(name).display().to_string();
+    certify(node.folder(), "node");
+    certify(node.folder(), "reader");
+    let refused = node.run(&["daemon", "--metrics", "0.0.0.0:9464"]);
+    assert!(refused.code == 1 && refused.err.contains("--metrics-certificate FILE"), "{}", refused.err);
+    assert_eq!(node.run(&["daemon", "--metrics", "0.0.0.0:9464", "--metrics-key", "k"]).code, 2);
+    let (certificate, key, clients) = (file("node.pem"), file("node.key"), file("reader-ca.pem"));
+    let daemon = |at: &str, certificate: &str| {
+        let files =
+            ["--metrics-certificate", certificate, "--metrics-key", &key, "--metrics-clients", &clients];
+        node.command(&[&["daemon", "--metrics", at][..], &files[..]].concat())
+    };
+    let refused = daemon("127.0.0.1:0", &clients).output().expect("tombolo starts");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("can't be served by HTTPS"), "{refused:?}");
+    let port = free_port();
+    let mut daemon = daemon(&format!("127.0.0.1:{port}"), &certificate);
+    let _daemon = Ends(daemon.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("a daemon"));
+    wait::until("the daemon serves its metrics", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let get = |scheme: &str, arguments: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-m", "20"]).args(arguments).arg(format!("{scheme}://127.0.0.1:{port}/metrics"));
+        let got = curl.output().expect("curl runs");
+        got.status.success().then(|| String::from_utf8_lossy(&got.stdout).into_owned())
+    };
+    let (authority, stranger) = (file("node-ca.pem"), file("reader-ca.pem"));
+    let (own, own_key) = (file("reader.pem"), file("reader.key"));
+    let known = ["--cacert", &authority, "--cert", &own, "--key", &own_key];
+    let metrics = || get("https", &known).is_some_and(|page| page.contains("tombolo_node_info"));
+    assert!(metrics());
+    assert_eq!(get("https", &["--cacert", &authority]), None, "a reader without a certificate");
+    let node_pair = ["--cacert", &authority, "--cert", &certificate, "--key", &key];
+    assert_eq!(get("https", &node_pair), None, "a certificate of another authority");
+    assert_eq!(
+        get("https", &["--cacert", &stranger, "--cert", &own, "--key", &own_key]),
+        None,
+        "another node"
+    );
+    assert_eq!(get("http", &[]), None, "in clear");
+    // Another certificate counts from the next reader on.
+    certify(node.folder(), "node");
+    wait::until("the new certificate is shown", metrics);
+    node.kill_daemon();
+}

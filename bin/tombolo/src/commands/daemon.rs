@@ -2,7 +2,7 @@
 
 use super::place;
 use crate::cli::{DaemonArgs, PlaceArgs};
-use node::daemon::{Config, run as run_daemon};
+use node::daemon::{Config, Metrics, Tls, run as run_daemon};
 use std::path::PathBuf;
 use terminal::Failure;
 use tracing_subscriber::EnvFilter;
@@ -13,10 +13,13 @@ pub const LOG_VARIABLE: &str = "TOMBOLO_LOG";
 /// Runs the daemon until a signal ends it.
 pub fn run(place_arguments: &PlaceArgs, arguments: &DaemonArgs) -> Result<(), Failure> {
     log(arguments.log_json)?;
+    let files = arguments.metrics_certificate.clone().zip(arguments.metrics_key.clone());
+    let tls =
+        files.map(|(certificate, key)| Tls { certificate, key, clients: arguments.metrics_clients.clone() });
     let config = Config {
         place: place(place_arguments)?,
         program: program()?,
-        metrics: arguments.metrics,
+        metrics: arguments.metrics.map(|address| Metrics { address, tls }),
         detached: arguments.detached,
     };
     run_daemon(config).map_err(|error| Failure::new(error.to_string()))

@@ -5,6 +5,7 @@ pub(crate) mod ground;
 mod links;
 mod lock;
 mod log_lines;
+mod metrics;
 pub(crate) mod own_log;
 mod restore;
 
@@ -19,10 +20,9 @@ use crate::placement::{self, Following};
 use crate::reservations::{self, BookError, Offers};
 use admin::place::{ADMIN_SOCKET, Place};
 use ground::GroundError;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use lock::{Lock, LockError};
 pub use log_lines::{LogLine, log_line};
+pub use metrics::{Metrics, Tls};
 use registry::{Embedded, RegistryError};
 pub use restore::{Restore, restore_etcd};
 use rustix::net::SocketType;
@@ -39,14 +39,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// each channel that is being made, two for each pair of endpoints and for each buffer.
 const OPEN_FILES: u64 = 262_144;
 
-/// Connections to the metrics port that are served at a time.
-const MAX_METRICS_READERS: usize = 16;
-/// How long one such connection may last.
-const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for the last answer before the daemon starts anew.
 const ANSWER_PAUSE: Duration = Duration::from_millis(100);
-/// Pause after a connection could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a daemon that ends may take before its successor gives up.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -57,8 +51,8 @@ pub struct Config {
     pub place: Place,
     /// The binary that is run for each role, and seen in each domain.
     pub program: PathBuf,
-    /// Also serve metrics at this loopback address.
-    pub metrics: Option<SocketAddr>,
+    /// Also serve metrics.
+    pub metrics: Option<Metrics>,
     /// Leave the terminal's session, and say `ready` on the standard output when requests are
     /// taken.
     pub detached: bool,
@@ -88,9 +82,15 @@ pub enum DaemonError {
     /// The reservation table can't be read.
     #[error(transparent)]
     Book(#[from] BookError),
-    /// Metrics would be readable from the network.
-    #[error("metrics are served at loopback addresses only, such as 127.0.0.1:9464; {0} is none")]
+    /// Metrics would go over the network in clear.
+    #[error(
+        "metrics are served by HTTP at loopback addresses only, such as 127.0.0.1:9464, and {0} is none; \
+         by HTTPS anywhere: --metrics-certificate FILE --metrics-key FILE"
+    )]
     MetricsAddress(SocketAddr),
+    /// The files of HTTPS can't be used.
+    #[error("metrics can't be served by HTTPS: {0}")]
+    MetricsFiles(String),
     /// An address can't be listened at.
     #[error("can't listen at {at}: {cause}")]
     Listen {
@@ -120,8 +120,8 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     if !rustix::process::geteuid().is_root() {
         return Err(DaemonError::NotRoot);
     }
-    if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
-        return Err(DaemonError::MetricsAddress(address));
+    if let Some(metrics) = &config.metrics {
+        metrics.check()?;
     }
     if config.detached {
         // Fails only where this process leads a group already, which is as good.
@@ -218,8 +218,8 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     tokio::spawn(adaptations::follow(Arc::clone(&node.adaptations), node.broker.clone()));
     tokio::spawn(targets::follow(Arc::clone(&node.domains), node.broker.clone()));
     let admin = listen_admin(&config.place)?;
-    if let Some(address) = config.metrics {
-        serve_metrics(&node, address).await?;
+    if let Some(metrics) = &config.metrics {
+        metrics::serve(&node, metrics).await?;
     }
     tracing::info!(pid = std::process::id(), run_dir = %config.place.run_dir.display(), "the daemon takes requests");
     tell_service_manager();
@@ -310,43 +310,6 @@ fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> 
         crate::broker::control::listen(&place.run_dir, ADMIN_SOCKET, SocketType::STREAM, 0o600)
             .map_err(at)?;
     tokio::net::UnixListener::from_std(socket.into()).map_err(at)
-}
-
-/// Serves metrics to whoever is on this machine: to a bounded number at a time, each for a bounded
-/// time. Where another one comes, whoever waits longest goes.
-async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), DaemonError> {
-    let at = |cause| DaemonError::Listen { at: address.to_string(), cause };
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(at)?;
-    let router = api::metrics_router(Arc::clone(node));
-    let readers = trust::Strangers::new(MAX_METRICS_READERS, MAX_METRICS_READERS);
-    tokio::spawn(async move {
-        loop {
-            let (stream, from) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a reader of metrics can't be accepted");
-                    // tidy(sleep): out of descriptors; nothing tells when there is one again.
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let Some((place, sent_away)) = readers.enter(from.ip()) else { continue };
-            let service = TowerToHyperService::new(router.clone());
-            tokio::spawn(async move {
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service);
-                let read = tokio::select! {
-                    read = tokio::time::timeout(METRICS_TIMEOUT, connection) => matches!(read, Ok(Ok(()))),
-                    () = sent_away.told() => false,
-                };
-                if !read {
-                    tracing::debug!("a reader of metrics was too slow, or spoke no HTTP");
-                }
-                drop(place);
-            });
-        }
-    });
-    Ok(())
 }
 
 /// Tells whoever started us, and lets go of the pipe.
