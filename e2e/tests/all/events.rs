@@ -531,3 +531,32 @@ fn a_recording_on_a_full_disk_ends_with_the_reason_and_has_whole_events() {
     assert_eq!(channel(&node, "control")["next"], lines.len() + 1);
     await_subscribers(&node, "alarms", 0);
 }
+
+#[test]
+fn a_subscription_that_hears_nothing_for_too_long_is_told() {
+    let Some(node) = Node::start() else { return };
+    let plain = topology(SETTINGS);
+    let (before, panel) = plain.split_once("[domain.panel]").expect("a panel");
+    let targets = "events = { targets = { \"alarms/sub\" = { age = \"2s\" } } }";
+    let file = format!("{before}[domain.panel]{}", panel.replacen("events = \"/srv/events\"", targets, 1));
+    node.up_ok(&file);
+    wait::until("the service is up", || node.shell("panel", "cat /srv/events/alarms/stats").code == 0);
+    let state = || node.shell_ok("panel", "cat /srv/self/targets");
+    assert_eq!(state(), "events alarms/sub age 2000000us - unknown\n");
+    let hears = Program::shell(&node, "panel", &lines_of(2));
+    await_subscribers(&node, "alarms", 1);
+    node.shell_ok("sensor", "echo fire > /srv/events/alarms/pub");
+    // Events of other channels are no news.
+    node.shell_ok("sensor", "echo 1 > /srv/events/fast/pub");
+    wait::until("the silence is told", || {
+        let events = node.ok(&["events"]);
+        events
+            .lines()
+            .any(|line| line.contains("target-missed") && line.contains("events/alarms/sub: age 2s"))
+    });
+    assert!(state().ends_with("missed\n"), "{}", state());
+    node.shell_ok("sensor", "echo flood > /srv/events/alarms/pub");
+    assert_eq!(hears.end(), ["fire", "flood"]);
+    // Nobody reads: nobody misses anything.
+    wait::until("nobody waits any more", || state().ends_with("unknown\n"));
+}

@@ -14,11 +14,15 @@ pub(crate) struct Histogram {
     count: u64,
     sum_ns: u64,
     max_ns: u64,
+    /// The last one, and by how much each differed from the one before it, together.
+    last_ns: u64,
+    moved_ns: u64,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: [0; POWERS * PARTS], count: 0, sum_ns: 0, max_ns: 0 }
+        let buckets = [0; POWERS * PARTS];
+        Self { buckets, count: 0, sum_ns: 0, max_ns: 0, last_ns: 0, moved_ns: 0 }
     }
 }
 
@@ -27,6 +31,10 @@ impl Histogram {
         if let Some(bucket) = self.buckets.get_mut(bucket_of(ns)) {
             *bucket = bucket.saturating_add(1);
         }
+        if self.count > 0 {
+            self.moved_ns = self.moved_ns.saturating_add(ns.abs_diff(self.last_ns));
+        }
+        self.last_ns = ns;
         self.count += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
         self.max_ns = self.max_ns.max(ns);
@@ -71,6 +79,7 @@ impl Histogram {
         json!({
             "count": self.count,
             "mean_ns": self.mean_ns(),
+            "jitter_ns": self.moved_ns.checked_div(self.count).unwrap_or(0),
             "p50_ns": self.quantile(50, 100),
             "p90_ns": self.quantile(90, 100),
             "p99_ns": self.quantile(99, 100),
@@ -95,6 +104,16 @@ fn middle_of(bucket: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_differs_from_the_one_before_is_jitter() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.to_json()["jitter_ns"], 0);
+        for ns in [1_000, 1_000, 3_000, 2_000] {
+            histogram.record(ns);
+        }
+        assert_eq!(histogram.to_json()["jitter_ns"], 3_000 / 4);
+    }
 
     #[test]
     fn every_duration_is_known_within_an_eighth() {

@@ -154,7 +154,9 @@ impl<H: Host> Core<H> {
         match &ask.then {
             Then::Done => self.answer(call, &[]),
             Then::Entry => {
-                let entry = self.described_entry(ask.service, &node()?);
+                let node = node()?;
+                self.aim_found(ask.service, (ask.kind, ask.file), &ask.payload, node.number);
+                let entry = self.described_entry(ask.service, &node);
                 self.answer(call, entry.as_bytes());
             }
             Then::Attributes => {

@@ -2,9 +2,13 @@
 //!
 //! A file that has some has a histogram of the window that goes on and of the one before; a call or
 //! a record is counted there and costs nothing else. Files without targets are not looked at.
+//!
+//! Of a file in folders that only the backend knows, the number is learnt when the parts of its
+//! path are looked up, which the kernel does each time a program opens it.
 
 use serde_json::{Value, json};
 use wire::control::Target;
+use wire::service::{Change, Kind, OWN_FOLDER, Operation};
 
 use super::{Core, Purpose};
 use crate::handle::Handle;
@@ -35,6 +39,9 @@ struct Window {
 struct Watched {
     service: usize,
     target: Target,
+    /// The numbers of the nodes on its path, as far as they were looked up; of a file directly in
+    /// the service's folder only where the backend knows it alone.
+    nodes: Vec<Option<u32>>,
     begun_ns: u64,
     now: Box<Window>,
     before: Option<Box<Window>>,
@@ -43,7 +50,48 @@ struct Watched {
     late: u64,
 }
 
+/// A file of a service: by its name in the export, or by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which<'a> {
+    Name(&'a str),
+    Node(u32),
+}
+
 impl Watched {
+    fn new(service: usize, target: Target, now: u64) -> Self {
+        let nodes = vec![None; target.file.split('/').count()];
+        let (now_window, before, last_record_ns) = (Box::default(), None, None);
+        Self { service, target, nodes, begun_ns: now, now: now_window, before, last_record_ns, late: 0 }
+    }
+
+    fn is(&self, which: Which<'_>) -> bool {
+        match which {
+            Which::Name(name) => self.target.file == name,
+            Which::Node(number) => self.nodes.last() == Some(&Some(number)),
+        }
+    }
+
+    /// A node was found by its name in a folder, which is the service's own or has this number.
+    fn learn(&mut self, folder: Option<Which<'_>>, name: &[u8], number: u32) {
+        let parts: Vec<&str> = self.target.file.split('/').collect();
+        let of_name =
+            (0..parts.len()).filter(|depth| parts.get(*depth).is_some_and(|part| part.as_bytes() == name));
+        for depth in of_name {
+            let is_below = match (depth.checked_sub(1), folder) {
+                (None, folder) => folder.is_none(),
+                (Some(0), Some(Which::Name(folder))) => parts.first() == Some(&folder),
+                (Some(above), Some(Which::Node(folder))) => self.nodes.get(above) == Some(&Some(folder)),
+                _ => false,
+            };
+            let known = self.nodes.get_mut(depth);
+            if let Some(known) = known.filter(|known| is_below && **known != Some(number)) {
+                *known = Some(number);
+                // What is below another node is another one, too.
+                self.nodes.iter_mut().skip(depth + 1).for_each(|below| *below = None);
+            }
+        }
+    }
+
     fn turn(&mut self, now: u64) {
         let elapsed = now.saturating_sub(self.begun_ns);
         if elapsed < WINDOW_NS {
@@ -69,15 +117,7 @@ impl Targets {
         let mut known = std::mem::take(&mut self.watched);
         let one = |(service, target): (usize, Target)| {
             let same = known.iter().position(|old| old.service == service && old.target == target);
-            same.map(|at| known.swap_remove(at)).unwrap_or_else(|| Watched {
-                service,
-                target,
-                begun_ns: now,
-                now: Box::default(),
-                before: None,
-                last_record_ns: None,
-                late: 0,
-            })
+            same.map(|at| known.swap_remove(at)).unwrap_or_else(|| Watched::new(service, target, now))
         };
         self.watched = wanted.into_iter().map(one).collect();
     }
@@ -87,15 +127,15 @@ impl Targets {
         self.watched.iter().any(|watched| watched.service == service)
     }
 
-    fn of(&mut self, service: usize, file: &str, now: u64) -> Option<&mut Watched> {
+    fn of(&mut self, service: usize, file: Which<'_>, now: u64) -> Option<&mut Watched> {
         let mut all = self.watched.iter_mut();
-        let watched = all.find(|one| one.service == service && one.target.file == file)?;
+        let watched = all.find(|one| one.service == service && one.is(file))?;
         watched.turn(now);
         Some(watched)
     }
 
     /// Counts an answer.
-    pub(crate) fn answered(&mut self, (service, file): (usize, &str), asked: u64, now: u64) {
+    pub(crate) fn answered(&mut self, (service, file): (usize, Which<'_>), asked: u64, now: u64) {
         let Some(watched) = self.of(service, file, now) else { return };
         let took = now.saturating_sub(asked);
         watched.now.answers.record(took);
@@ -106,7 +146,7 @@ impl Targets {
     }
 
     /// Counts a record of a stream.
-    pub(crate) fn record(&mut self, (service, file): (usize, &str), now: u64) {
+    pub(crate) fn record(&mut self, (service, file): (usize, Which<'_>), now: u64) {
         let Some(watched) = self.of(service, file, now) else { return };
         watched.now.records += 1;
         if let Some(last) = watched.last_record_ns.replace(now) {
@@ -184,12 +224,11 @@ fn sum_gap(now: &Window, before: Option<&Window>) -> u64 {
     now.gap_ns.max(before.map_or(0, |window| window.gap_ns))
 }
 
-/// The name of a file in its service's folder.
-fn name_of(tree: &Tree, node: Node) -> Option<&str> {
-    match node {
-        Node::File(at, id) => tree.services.get(at)?.file(id)?.name.as_deref(),
-        _ => None,
-    }
+/// A file, as targets know it.
+fn which(tree: &Tree, node: Node) -> Option<Which<'_>> {
+    let Node::File(at, id) = node else { return None };
+    let exported = tree.services.get(at)?.file(id).and_then(|file| file.name.as_deref());
+    Some(exported.map_or(Which::Node(id), Which::Name))
 }
 
 impl<H: Host> Core<H> {
@@ -200,7 +239,7 @@ impl<H: Host> Core<H> {
         }
         let now = self.host.now();
         let Some(node) = self.handle(slot).map(|handle| handle.node) else { return };
-        if let Some(file) = name_of(&self.tree, node) {
+        if let Some(file) = which(&self.tree, node) {
             self.targets.answered((service, file), asked, now);
         }
     }
@@ -212,8 +251,36 @@ impl<H: Host> Core<H> {
         }
         let now = self.host.now();
         let Some(node) = self.handle(slot).map(|handle| handle.node) else { return };
-        if let Some(file) = name_of(&self.tree, node) {
+        if let Some(file) = which(&self.tree, node) {
             self.targets.record((service, file), now);
+        }
+    }
+
+    /// A name was looked up in a folder that the backend knows, or given to a new file there.
+    pub(super) fn aim_found(
+        &mut self,
+        service: usize,
+        (kind, folder): (Kind, u32),
+        payload: &[u8],
+        number: u32,
+    ) {
+        if !self.targets.has(service) {
+            return;
+        }
+        let name = match kind {
+            Kind::Lookup => payload,
+            Kind::Change => match Change::decode(payload) {
+                Ok(Change { operation: Operation::Create | Operation::MakeFolder, name, .. }) => name,
+                _ => return,
+            },
+            _ => return,
+        };
+        let folder = match which(&self.tree, Node::File(service, folder)) {
+            Some(Which::Name(OWN_FOLDER)) => None,
+            folder => folder,
+        };
+        for watched in self.targets.watched.iter_mut().filter(|watched| watched.service == service) {
+            watched.learn(folder, name, number);
         }
     }
 
@@ -234,16 +301,19 @@ impl<H: Host> Core<H> {
         let mut rows = Vec::new();
         for watched in &mut targets {
             let Some(service) = self.tree.services.get(watched.service) else { continue };
-            let used = self.use_of(watched.service, &watched.target.file, now);
+            let used = self.use_of(watched, now);
             rows.extend(watched.rows(&service.mounted.name, used, now));
         }
         self.targets.watched = targets;
         Value::Array(rows)
     }
 
-    fn use_of(&self, at: usize, file: &str, now: u64) -> Use {
-        let is_of =
-            |handle: &Handle| handle.service() == Some(at) && name_of(&self.tree, handle.node) == Some(file);
+    fn use_of(&self, watched: &Watched, now: u64) -> Use {
+        let at = watched.service;
+        let is_of = |handle: &Handle| {
+            handle.service() == Some(at)
+                && which(&self.tree, handle.node).is_some_and(|file| watched.is(file))
+        };
         let mut used = Use { open: self.handles.iter().flatten().any(&is_of), waits_ns: None };
         for pending in self.pending.values().filter(|pending| pending.service == at) {
             let handle = self.slot(pending.fh).and_then(|slot| self.handles.get(slot)?.as_ref());
@@ -304,18 +374,18 @@ mod tests {
         let mut targets = watched(Target { file: "ask".into(), p99_ns: Some(5 * MS), ..Target::default() });
         let used = Use { open: true, waits_ns: None };
         for number in 0..19 {
-            targets.answered((0, "ask"), number * MS, (number + 1) * MS);
+            targets.answered((0, Which::Name("ask")), number * MS, (number + 1) * MS);
         }
         assert_eq!(state(&mut targets, used, 20 * MS), (None, None), "19 answers");
-        targets.answered((0, "ask"), 0, MS);
-        targets.answered((0, "other"), 0, 900 * MS);
-        targets.answered((1, "ask"), 0, 900 * MS);
+        targets.answered((0, Which::Name("ask")), 0, MS);
+        targets.answered((0, Which::Name("other")), 0, 900 * MS);
+        targets.answered((1, Which::Name("ask")), 0, 900 * MS);
         let (found, kept) = state(&mut targets, used, 20 * MS);
         assert!(found.is_some_and(|found| found.abs_diff(MS) <= MS / 8), "{found:?}");
         assert_eq!(kept, Some(true));
         // The next window is slow, and counts when it is over.
         for _ in 0..50 {
-            targets.answered((0, "ask"), WINDOW_NS, WINDOW_NS + 8 * MS);
+            targets.answered((0, Which::Name("ask")), WINDOW_NS, WINDOW_NS + 8 * MS);
         }
         assert_eq!(state(&mut targets, used, WINDOW_NS + 9 * MS).1, Some(true), "the one before counts");
         assert_eq!(state(&mut targets, used, 2 * WINDOW_NS + 9 * MS).1, Some(false));
@@ -328,11 +398,11 @@ mod tests {
             watched(Target { file: "ask".into(), deadline_ns: Some(5 * MS), ..Target::default() });
         let idle = Use { open: true, waits_ns: None };
         assert_eq!(state(&mut targets, idle, MS), (None, None));
-        targets.answered((0, "ask"), 0, MS);
+        targets.answered((0, Which::Name("ask")), 0, MS);
         assert_eq!(state(&mut targets, idle, MS), (Some(MS), Some(true)));
         let waits = Use { open: true, waits_ns: Some(6 * MS) };
         assert_eq!(state(&mut targets, waits, 7 * MS), (Some(6 * MS), Some(false)));
-        targets.answered((0, "ask"), 0, 9 * MS);
+        targets.answered((0, Which::Name("ask")), 0, 9 * MS);
         assert_eq!(state(&mut targets, idle, 10 * MS), (Some(9 * MS), Some(false)));
         assert_eq!(state(&mut targets, idle, 4 * WINDOW_NS), (None, None), "it is forgotten in time");
     }
@@ -343,7 +413,7 @@ mod tests {
             watched(Target { file: "samples".into(), age_ns: Some(200 * MS), ..Target::default() });
         let reads = Use { open: true, waits_ns: None };
         for number in 0..10 {
-            targets.record((0, "samples"), number * 100 * MS);
+            targets.record((0, Which::Name("samples")), number * 100 * MS);
         }
         assert_eq!(state(&mut targets, reads, 950 * MS), (Some(100 * MS), Some(true)));
         assert_eq!(state(&mut targets, reads, 1_500 * MS), (Some(600 * MS), Some(false)));
@@ -351,7 +421,7 @@ mod tests {
         assert_eq!(state(&mut targets, nobody, 1_600 * MS), (None, None));
         let mut targets = watched(Target { file: "samples".into(), rate: Some(10), ..Target::default() });
         for number in 0..20 {
-            targets.record((0, "samples"), number * 50 * MS);
+            targets.record((0, Which::Name("samples")), number * 50 * MS);
         }
         assert_eq!(state(&mut targets, reads, 1_000 * MS), (Some(20), Some(true)));
         assert_eq!(state(&mut targets, reads, 4_000 * MS), (Some(5), Some(false)));
@@ -362,11 +432,40 @@ mod tests {
     fn what_was_counted_stays_where_the_targets_stay() {
         let target = Target { file: "ask".into(), deadline_ns: Some(MS), ..Target::default() };
         let mut targets = watched(target.clone());
-        targets.answered((0, "ask"), 0, 2 * MS);
+        targets.answered((0, Which::Name("ask")), 0, 2 * MS);
         targets.set(vec![(0, target.clone())], 3 * MS);
         let used = Use { open: true, waits_ns: None };
         assert_eq!(state(&mut targets, used, 3 * MS).1, Some(false));
         targets.set(vec![(0, Target { deadline_ns: Some(4 * MS), ..target })], 3 * MS);
         assert_eq!(state(&mut targets, used, 3 * MS), (None, None));
+    }
+
+    #[test]
+    fn a_file_in_folders_is_learnt_by_its_path() {
+        let mut targets =
+            watched(Target { file: "alarms/sub".into(), deadline_ns: Some(MS), ..Target::default() });
+        let counted = |targets: &mut Targets, number: u32| {
+            targets.answered((0, Which::Node(number)), 0, 2 * MS);
+            targets.watched[0].late
+        };
+        let one = &mut targets.watched[0];
+        one.learn(None, b"sub", 5);
+        one.learn(Some(Which::Node(9)), b"sub", 5);
+        one.learn(Some(Which::Node(7)), b"alarms", 6);
+        assert_eq!(one.nodes, [None, None], "other files of that name");
+        one.learn(None, b"alarms", 7);
+        one.learn(Some(Which::Node(7)), b"sub", 8);
+        assert_eq!((counted(&mut targets, 7), counted(&mut targets, 8)), (0, 1));
+        // The folder was made anew: so is what is in it.
+        targets.watched[0].learn(None, b"alarms", 9);
+        assert_eq!(counted(&mut targets, 8), 1);
+        targets.watched[0].learn(Some(Which::Node(9)), b"sub", 10);
+        assert_eq!(counted(&mut targets, 10), 2);
+        // In a folder that the export names.
+        let mut targets =
+            watched(Target { file: "logs/last".into(), deadline_ns: Some(MS), ..Target::default() });
+        targets.watched[0].learn(Some(Which::Name("other")), b"last", 3);
+        targets.watched[0].learn(Some(Which::Name("logs")), b"last", 4);
+        assert_eq!((counted(&mut targets, 3), counted(&mut targets, 4)), (0, 1));
     }
 }

@@ -147,10 +147,12 @@ fn lacks<T>(domain: &Name, what: &str, help: &str, at: &At<T>, cx: &mut Context<
 fn monitor(at: &At<AdaptationForm>, domain: &Name, cx: &mut Context<'_, '_>) -> Option<Monitor> {
     let form = &at.value;
     let word = form.monitor.given()?;
-    let watches_service =
-        matches!(word.value, MonitorWord::Latency | MonitorWord::Rate | MonitorWord::Targets);
+    let watches_service = matches!(
+        word.value,
+        MonitorWord::Latency | MonitorWord::Jitter | MonitorWord::Rate | MonitorWord::Targets
+    );
     if let (Some(service), false) = (form.service.given(), watches_service) {
-        let message = "only the monitors `latency`, `rate` and `targets` are of a service";
+        let message = "only the monitors `latency`, `jitter`, `rate` and `targets` are of a service";
         cx.out.error(Code::Conflict, &service.span, message).help("leave `service` out");
     }
     match word.value {
@@ -160,6 +162,7 @@ fn monitor(at: &At<AdaptationForm>, domain: &Name, cx: &mut Context<'_, '_>) -> 
         MonitorWord::MemoryPressure => Some(Monitor::Pressure(Pressed::Memory)),
         MonitorWord::IoPressure => Some(Monitor::Pressure(Pressed::Io)),
         MonitorWord::Latency => service(at, domain, cx).map(Monitor::Latency),
+        MonitorWord::Jitter => service(at, domain, cx).map(Monitor::Jitter),
         MonitorWord::Rate => service(at, domain, cx).map(Monitor::Rate),
         MonitorWord::Targets => with_targets(at, domain, cx).map(Monitor::Targets),
         MonitorWord::Loss => of_link(word, domain, cx).then_some(Monitor::Loss),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Context;
+use crate::bounds::{TARGET_LEVELS_MAX, TARGET_NAME_BYTES_MAX};
 use crate::diagnostic::Code;
 use crate::file::{DomainForm, DomainsForm, ServiceAtForm, ServiceForm};
 use crate::model::{DomainKind, Network, ServiceKind, ServiceMount, SocketMount, Target};
@@ -193,11 +194,11 @@ fn targets(form: &ServiceAtForm, cx: &mut Context<'_, '_>) -> Vec<Target> {
     let mut targets = Vec::new();
     for entry in form.targets.value().map_or(&[][..], |named| &named.0) {
         let file = entry.key.value.as_str();
-        if file.is_empty() || file.contains(['/', '\0']) {
-            let message = format!("{} is no file in the folder of a service", quoted(file));
+        if !is_below(file) {
+            let message = format!("{} is no file below the folder of a service", quoted(file));
             cx.out
                 .error(Code::BadName, &entry.key.span, message)
-                .help("targets are for the service's own files, by their names; not for files in folders");
+                .help("it is called by its path there: \"reading\", or \"alarms/sub\"");
             continue;
         }
         let Some(value) = &entry.value else { continue };
@@ -221,6 +222,12 @@ fn targets(form: &ServiceAtForm, cx: &mut Context<'_, '_>) -> Vec<Target> {
     }
     targets.sort_by(|a, b| a.file.cmp(&b.file));
     targets
+}
+
+/// Whether this is a path below a folder, and leads nowhere else.
+fn is_below(path: &str) -> bool {
+    let is_name = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= TARGET_NAME_BYTES_MAX;
+    !path.contains('\0') && path.split('/').count() <= TARGET_LEVELS_MAX && path.split('/').all(is_name)
 }
 
 /// `LD_PRELOAD` is one list: whoever sets it takes ours away.

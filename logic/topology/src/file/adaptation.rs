@@ -13,8 +13,8 @@ table_form! {
         domain: Filled => required,
         /// The figure that is watched.
         monitor: MonitorWord => required,
-        /// The service whose requests are watched, for the monitors "latency" and "rate": one that
-        /// the domain mounts.
+        /// The service that is watched, for the monitors "latency", "jitter", "rate" and "targets":
+        /// one that the domain mounts.
         service: Filled => optional,
         /// How often a figure is read.
         every: Millis<ADAPTATION_EVERY_MS_MIN, ADAPTATION_EVERY_MS_MAX> => "200ms",

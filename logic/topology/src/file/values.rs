@@ -114,6 +114,7 @@ words!(MonitorWord, "monitor" {
     "memory-pressure" => MonitorWord::MemoryPressure, "The time that its processes waited for memory, in percent.";
     "io-pressure" => MonitorWord::IoPressure, "The time that its processes waited for a disk, in percent.";
     "latency" => MonitorWord::Latency, "The mean time that a request to a service took, in milliseconds.";
+    "jitter" => MonitorWord::Jitter, "The mean difference between the time of one request to a service and that of the next, in milliseconds.";
     "rate" => MonitorWord::Rate, "Requests to a service in a second.";
     "targets" => MonitorWord::Targets, "The use of the targets that the domain asks of a service, in percent: 100 is just kept.";
     "loss" => MonitorWord::Loss, "Packets of its class of the link that found no room in the queue, in percent.";

@@ -85,6 +85,9 @@ pub enum Monitor {
     Pressure(Pressed),
     /// The mean time that a request to this service took, in ms.
     Latency(Name),
+    /// The mean difference between the time of one request to this service and that of the next, in
+    /// ms.
+    Jitter(Name),
     /// Requests to this service in a second.
     Rate(Name),
     /// The use of the targets that the domain asks of this service, in percent: of the one that is
@@ -129,6 +132,7 @@ pub(crate) enum MonitorWord {
     MemoryPressure,
     IoPressure,
     Latency,
+    Jitter,
     Rate,
     Targets,
     Loss,
@@ -142,6 +146,7 @@ impl std::fmt::Display for Monitor {
             Self::Misses => f.write_str("misses"),
             Self::Pressure(pressed) => write!(f, "{}-pressure", pressed.as_str()),
             Self::Latency(service) => write!(f, "latency of {service}"),
+            Self::Jitter(service) => write!(f, "jitter of {service}"),
             Self::Rate(service) => write!(f, "rate of {service}"),
             Self::Targets(service) => write!(f, "targets of {service}"),
             Self::Loss => f.write_str("loss"),

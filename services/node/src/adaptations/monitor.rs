@@ -46,7 +46,11 @@ pub(super) struct Source<'a> {
 
 /// Whether the frontend has to be asked for a figure.
 pub(super) fn asks_frontend(monitor: &Monitor) -> bool {
-    matches!(monitor, Monitor::Quality | Monitor::Latency(_) | Monitor::Rate(_) | Monitor::Targets(_))
+    match monitor {
+        Monitor::Quality => true,
+        Monitor::Latency(_) | Monitor::Jitter(_) | Monitor::Rate(_) | Monitor::Targets(_) => true,
+        Monitor::Misses | Monitor::Pressure(_) | Monitor::Loss | Monitor::Queue => false,
+    }
 }
 
 impl Watch {
@@ -69,13 +73,22 @@ impl Watch {
                 }
                 None => nothing("the kernel has no pressure stall information"),
             },
-            Monitor::Latency(service) => self.served(source, service.as_str(), |share, count, sum_ns, _| {
-                // Nanoseconds are thousandths of a thousandth of a millisecond.
-                share.ratio(sum_ns / 1_000, count.saturating_mul(1_000), 1)
-            }),
-            Monitor::Rate(service) => self.served(source, service.as_str(), |share, count, _, now_ms| {
-                share.ratio(count, now_ms, 1_000)
-            }),
+            // Nanoseconds are thousandths of a thousandth of a millisecond.
+            Monitor::Latency(service) => {
+                self.served(source, (service.as_str(), "mean_ns"), |share, count, sum_ns, _| {
+                    share.ratio(sum_ns / 1_000, count.saturating_mul(1_000), 1)
+                })
+            }
+            Monitor::Jitter(service) => {
+                self.served(source, (service.as_str(), "jitter_ns"), |share, count, sum_ns, _| {
+                    share.ratio(sum_ns / 1_000, count.saturating_mul(1_000), 1)
+                })
+            }
+            Monitor::Rate(service) => {
+                self.served(source, (service.as_str(), "mean_ns"), |share, count, _, now_ms| {
+                    share.ratio(count, now_ms, 1_000)
+                })
+            }
             Monitor::Targets(service) => self.targets(source, service.as_str()),
             Monitor::Loss | Monitor::Queue => match book.queue(source.vtm) {
                 None => nothing("its class of the link can't be looked at"),
@@ -168,12 +181,12 @@ impl Watch {
         }
     }
 
-    /// Returns the number of all requests to a service, and the time that they took together, in
-    /// ns.
+    /// Takes the number of all requests to a service, and the sum over them of what the frontend
+    /// tells the mean of, in ns.
     fn served(
         &mut self,
         source: &Source<'_>,
-        service: &str,
+        (service, mean): (&str, &str),
         figure: impl FnOnce(&mut Share, u64, u64, u64) -> Option<Figure>,
     ) -> Reading {
         let Some(state) = source.frontend else {
@@ -184,7 +197,7 @@ impl Watch {
         for entrance in entrances.into_iter().flat_map(|all| all.values()) {
             let number = |key: &str| entrance.get(key).and_then(Value::as_u64).unwrap_or(0);
             count = count.saturating_add(number("count"));
-            sum_ns = sum_ns.saturating_add(number("count").saturating_mul(number("mean_ns")));
+            sum_ns = sum_ns.saturating_add(number("count").saturating_mul(number(mean)));
         }
         let found = figure(&mut self.share, count, sum_ns, source.now_ms);
         if let Some(found) = found {
@@ -251,7 +264,7 @@ mod tests {
                 frontend: Some(&state),
                 reserve: &reserve,
             };
-            watch.served(&source, "dns", |share, count, sum_ns, _| {
+            watch.served(&source, ("dns", "mean_ns"), |share, count, sum_ns, _| {
                 share.ratio(sum_ns / 1_000, count * 1_000, 1)
             })
         };
@@ -260,6 +273,25 @@ mod tests {
         assert_eq!(at(200, 20, 2_000_000), Reading::Figure(Figure(3_000)));
         assert_eq!(at(400, 20, 2_000_000), Reading::Same);
         assert!(matches!(at(2_300, 20, 2_000_000), Reading::Nothing(_)));
+    }
+
+    #[test]
+    fn jitter_is_of_the_requests_since_the_last_look() {
+        let mut watch = Watch::default();
+        let mut at = |now_ms: u64, count: u64, jitter_ns: u64| {
+            let state =
+                json!({ "latency": { "dns": { "file": { "count": count, "jitter_ns": jitter_ns } } } });
+            let (monitor, reserve) = (Monitor::Quality, Reserve::default());
+            let frontend = Some(&state);
+            let source =
+                Source { monitor: &monitor, vtm: "", every_ms: 200, now_ms, frontend, reserve: &reserve };
+            watch.served(&source, ("dns", "jitter_ns"), |share, count, sum_ns, _| {
+                share.ratio(sum_ns / 1_000, count * 1_000, 1)
+            })
+        };
+        assert_eq!(at(0, 100, 1_000_000), Reading::Same);
+        // A hundred more, each 3 ms away from the one before.
+        assert_eq!(at(200, 200, 2_000_000), Reading::Figure(Figure(3_000)));
     }
 
     #[test]
