@@ -181,8 +181,16 @@ fn completions_and_man_pages_come_out_of_the_definitions() {
     let folder = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let output = tombolo(folder.path(), &["completions", shell]);
-        assert!(output.status.success() && out(&output).contains("inspect"), "{shell}");
+        assert!(output.status.success() && out(&output).contains("TOMBOLO_COMPLETE"), "{shell}");
     }
+    // As the script of a shell asks.
+    let asked = Command::new(env!("CARGO_BIN_EXE_tombolo"))
+        .args(["--", "tombolo", "insp"])
+        .env("TOMBOLO_COMPLETE", "fish")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(asked.status.success() && out(&asked).starts_with("inspect\t"), "{asked:?}");
     let pages = folder.path().join("man");
     assert!(tombolo(folder.path(), &["man", &pages.to_string_lossy()]).status.success());
     for page in ["tombolo.1", "tombolo-up.1", "tombolo-service-ls.1"] {

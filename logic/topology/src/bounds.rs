@@ -99,12 +99,10 @@ pub const ACTIVATOR_TIMEOUT_MS_DEFAULT: u64 = 5_000;
 pub const GIVERS_MAX: usize = 16;
 /// Priorities of adaptations: one for each.
 pub const ADAPTATION_PRIORITY_MAX: u64 = 1_000;
-/// Files with targets of one service in one domain: as many as a service shows.
+/// Files with targets in one domain, of all its services.
 pub const TARGETS_MAX: usize = 32;
-/// Parts of the path of such a file: folders of a service are not deep.
-pub const TARGET_LEVELS_MAX: usize = 16;
-/// Bytes of one part: the longest name of the service protocol.
-pub const TARGET_NAME_BYTES_MAX: usize = 255;
+/// Bytes of the path of such a file: all rows of a domain fit into one report of its frontend.
+pub const TARGET_PATH_BYTES_MAX: usize = 128;
 /// Shortest time of a target, in ns: less is a frontend's own work.
 pub const TARGET_NS_MIN: u64 = 10_000;
 /// Longest time of a target, in ns: a minute.

@@ -80,11 +80,11 @@ fn runnable(hierarchy: &Hierarchy, at: &Path) -> u64 {
         Version::One => "tasks",
         Version::Two => "cgroup.threads",
     };
+    let text = fs::read_to_string(at.join(file)).unwrap_or_default();
     // Whoever asks runs; where nobody else does, nobody has to be looked at.
     if let Some(all @ 0..=1) = running() {
-        return all;
+        return if text.is_empty() { 0 } else { all };
     }
-    let text = fs::read_to_string(at.join(file)).unwrap_or_default();
     let wants = |thread: &&str| {
         // `TID (NAME) STATE …`, and the name may have any bytes.
         let line = thread.parse::<u32>().ok().and_then(|id| fs::read(format!("/proc/{id}/stat")).ok());

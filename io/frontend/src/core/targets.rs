@@ -46,6 +46,8 @@ struct Watched {
     now: Box<Window>,
     before: Option<Box<Window>>,
     last_record_ns: Option<u64>,
+    /// Since when somebody has it open, as far as it was looked at.
+    open_since_ns: Option<u64>,
     /// Late answers, of all time.
     late: u64,
 }
@@ -60,8 +62,17 @@ pub(crate) enum Which<'a> {
 impl Watched {
     fn new(service: usize, target: Target, now: u64) -> Self {
         let nodes = vec![None; target.file.split('/').count()];
-        let (now_window, before, last_record_ns) = (Box::default(), None, None);
-        Self { service, target, nodes, begun_ns: now, now: now_window, before, last_record_ns, late: 0 }
+        Self {
+            service,
+            target,
+            nodes,
+            begun_ns: now,
+            now: Box::default(),
+            before: None,
+            last_record_ns: None,
+            open_since_ns: None,
+            late: 0,
+        }
     }
 
     fn is(&self, which: Which<'_>) -> bool {
@@ -149,6 +160,7 @@ impl Targets {
     pub(crate) fn record(&mut self, (service, file): (usize, Which<'_>), now: u64) {
         let Some(watched) = self.of(service, file, now) else { return };
         watched.now.records += 1;
+        watched.open_since_ns.get_or_insert(now);
         if let Some(last) = watched.last_record_ns.replace(now) {
             watched.now.gap_ns = watched.now.gap_ns.max(now.saturating_sub(last));
         }
@@ -168,9 +180,11 @@ impl Watched {
     /// is nothing to judge by.
     fn rows(&mut self, service: &str, used: Use, now: u64) -> Vec<Value> {
         self.turn(now);
-        if !used.open {
+        if used.open {
+            self.open_since_ns.get_or_insert(now);
+        } else {
             // Nobody takes records: the next one is no late one.
-            self.last_record_ns = None;
+            (self.last_record_ns, self.open_since_ns) = (None, None);
         }
         let whole = self.before.as_ref().filter(|window| window.answers.count() >= ANSWERS_LEAST);
         let window = whole.unwrap_or(&self.now);
@@ -203,7 +217,10 @@ impl Watched {
         if let Some(asked) = self.target.rate {
             let elapsed = now.saturating_sub(self.begun_ns);
             let events = sum(|window| window.answers.count() + window.records);
-            let time = elapsed + if before.is_some() { WINDOW_NS } else { 0 };
+            let windows = elapsed + if before.is_some() { WINDOW_NS } else { 0 };
+            // Nobody counts records before somebody reads.
+            let since = self.open_since_ns.filter(|_| self.last_record_ns.is_some());
+            let time = since.map_or(windows, |since| windows.min(now.saturating_sub(since)));
             let found = (events * RATE_LEAST_NS).checked_div(time).filter(|_| time >= RATE_LEAST_NS);
             // Nobody is answered faster than he asks: too few are a fault where somebody waits.
             let wanted = used.waits_ns.is_some() || self.last_record_ns.is_some();
@@ -211,7 +228,8 @@ impl Watched {
             rows.push(row("rate", asked.into(), found, kept));
         }
         if let Some(asked) = self.target.age_ns {
-            let found = self.last_record_ns.map(|last| now.saturating_sub(last));
+            let last = self.last_record_ns.or(self.open_since_ns);
+            let found = last.map(|last| now.saturating_sub(last));
             let gap = sum_gap(&self.now, before);
             let found = found.map(|found| found.max(gap));
             rows.push(row("age", asked, found, found.map(|found| found <= asked)));
@@ -426,6 +444,22 @@ mod tests {
         assert_eq!(state(&mut targets, reads, 1_000 * MS), (Some(20), Some(true)));
         assert_eq!(state(&mut targets, reads, 4_000 * MS), (Some(5), Some(false)));
         assert_eq!(state(&mut targets, nobody, 4_000 * MS), (Some(5), Some(true)), "nobody waits");
+    }
+
+    #[test]
+    fn who_opens_late_or_hears_nothing_is_counted_from_the_opening() {
+        let target = |file: &str| Target { file: file.into(), ..Target::default() };
+        let (reads, nobody) = (Use { open: true, waits_ns: None }, Use::default());
+        let mut targets = watched(Target { age_ns: Some(200 * MS), ..target("samples") });
+        assert_eq!(state(&mut targets, nobody, 60_000 * MS), (None, None));
+        assert_eq!(state(&mut targets, reads, 61_000 * MS), (Some(0), Some(true)));
+        assert_eq!(state(&mut targets, reads, 61_300 * MS), (Some(300 * MS), Some(false)), "never a record");
+        let mut targets = watched(Target { rate: Some(10), ..target("samples") });
+        assert_eq!(state(&mut targets, nobody, 19_000 * MS), (Some(0), Some(true)));
+        for number in 0..30 {
+            targets.record((0, Which::Name("samples")), (19_100 + number * 50) * MS);
+        }
+        assert_eq!(state(&mut targets, reads, 20_600 * MS), (Some(20), Some(true)), "not of the time before");
     }
 
     #[test]

@@ -236,7 +236,9 @@ mod tests {
     fn nobody_s_ip_takes_or_answers_what_is_under_a_cover() {
         use sys::ethernet::bundles::Hears;
         use sys::namespace::{UnshareFlags, unshare};
-        let script = "ip link add one type veth peer name two && ip link set one up && ip link set two up";
+        // Until it is up the kernel drops what is sent, and tells nobody.
+        let script = "ip link add one type veth peer name two && ip link set one up && ip link set two up && \
+             for end in one two; do until ip link show $end | grep -q 'state UP'; do sleep 0.01; done; done";
         let cable = || std::process::Command::new("sh").args(["-c", script]).status();
         if unshare(UnshareFlags::NEWNET).is_err() || !cable().is_ok_and(|status| status.success()) {
             return println!("skipped: no network namespace, or no cable");

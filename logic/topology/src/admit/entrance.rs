@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Context;
-use crate::bounds::{TARGET_LEVELS_MAX, TARGET_NAME_BYTES_MAX};
+use crate::bounds::{TARGET_PATH_BYTES_MAX, TARGETS_MAX};
 use crate::diagnostic::Code;
 use crate::file::{DomainForm, DomainsForm, ServiceAtForm, ServiceForm};
 use crate::model::{DomainKind, Network, ServiceKind, ServiceMount, SocketMount, Target};
@@ -61,6 +61,16 @@ pub(super) fn services(
             continue;
         }
         mounts.push(mount(service, place, form, at, cx));
+    }
+    let asked: usize = mounts.iter().map(|mount| mount.targets.len()).sum();
+    if asked > TARGETS_MAX {
+        let message = format!(
+            "`{}` asks targets of {asked} files, and {TARGETS_MAX} are the most of a domain",
+            domain.value
+        );
+        cx.out
+            .error(Code::TooMany, &domain.span, message)
+            .help("leave those out that are asked of fewest calls");
     }
     refuse_rivals(&mounts, entries, cx);
     super::socket::refuse_rivals(&sockets, cx);
@@ -198,7 +208,7 @@ fn targets(form: &ServiceAtForm, cx: &mut Context<'_, '_>) -> Vec<Target> {
             let message = format!("{} is no file below the folder of a service", quoted(file));
             cx.out
                 .error(Code::BadName, &entry.key.span, message)
-                .help("it is called by its path there: \"reading\", or \"alarms/sub\"");
+                .help("it is called by its path there, of 128 bytes at most and without blanks: \"reading\", or \"alarms/sub\"");
             continue;
         }
         let Some(value) = &entry.value else { continue };
@@ -226,8 +236,10 @@ fn targets(form: &ServiceAtForm, cx: &mut Context<'_, '_>) -> Vec<Target> {
 
 /// Whether this is a path below a folder, and leads nowhere else.
 fn is_below(path: &str) -> bool {
-    let is_name = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= TARGET_NAME_BYTES_MAX;
-    !path.contains('\0') && path.split('/').count() <= TARGET_LEVELS_MAX && path.split('/').all(is_name)
+    // Lines of text tell of it.
+    let is_plain = !path.contains(|letter: char| letter.is_control() || letter.is_whitespace());
+    let is_name = |part: &str| !matches!(part, "" | "." | "..");
+    is_plain && path.len() <= TARGET_PATH_BYTES_MAX && path.split('/').all(is_name)
 }
 
 /// `LD_PRELOAD` is one list: whoever sets it takes ours away.

@@ -3,6 +3,7 @@
 use super::DaemonError;
 use crate::api;
 use crate::api::node::Node;
+use crate::base::LOOKS;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::pem::PemObject;
@@ -10,9 +11,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
@@ -60,8 +62,11 @@ impl Metrics {
 /// certificate is renewed without a new daemon.
 struct Acceptor {
     files: Tls,
-    read: Mutex<(Vec<Option<SystemTime>>, TlsAcceptor)>,
+    read: Mutex<(Vec<Option<Seen>>, TlsAcceptor)>,
 }
+
+/// A file, as far as it can be seen without reading it: inode, size, and when it was changed.
+type Seen = (u64, u64, i64, i64);
 
 impl Acceptor {
     fn new(files: Tls) -> Result<Self, DaemonError> {
@@ -73,9 +78,11 @@ impl Acceptor {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let now = changed(&self.files);
         if now != read.0 {
+            // Also where they can't be used: that is told once, and they are read again when they
+            // are others. The key may be there a moment after the certificate.
+            read.0 = now;
             match acceptor(&self.files) {
-                Ok(acceptor) => *read = (now, acceptor),
-                // The key may be there a moment after the certificate.
+                Ok(acceptor) => read.1 = acceptor,
                 Err(why) => tracing::warn!(why, "metrics go on with the certificate of before"),
             }
         }
@@ -83,9 +90,12 @@ impl Acceptor {
     }
 }
 
-fn changed(files: &Tls) -> Vec<Option<SystemTime>> {
+fn changed(files: &Tls) -> Vec<Option<Seen>> {
     let all = [Some(&files.certificate), Some(&files.key), files.clients.as_ref()];
-    let at = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let at = |path: &PathBuf| {
+        let seen = std::fs::metadata(path).ok()?;
+        Some((seen.ino(), seen.len(), seen.ctime(), seen.ctime_nsec()))
+    };
     all.into_iter().flatten().map(at).collect()
 }
 
@@ -99,6 +109,9 @@ fn acceptor(files: &Tls) -> Result<TlsAcceptor, String> {
     };
     let chain = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| of(&files.key, &error))?;
+    if std::fs::metadata(&files.key).is_ok_and(|seen| seen.mode() & 0o077 != 0) {
+        tracing::warn!(key = %files.key.display(), "the private key can be read by others: chmod 600");
+    }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -128,7 +141,7 @@ fn acceptor(files: &Tls) -> Result<TlsAcceptor, String> {
 /// Nobody can listen there, or the files can't be used.
 pub(super) async fn serve(node: &Arc<Node>, metrics: &Metrics) -> Result<(), DaemonError> {
     let at = |cause| DaemonError::Listen { at: metrics.address.to_string(), cause };
-    let acceptor = metrics.tls.clone().map(Acceptor::new).transpose()?;
+    let acceptor = metrics.tls.clone().map(Acceptor::new).transpose()?.map(Arc::new);
     let listener = tokio::net::TcpListener::bind(metrics.address).await.map_err(at)?;
     let router = api::metrics_router(Arc::clone(node));
     let readers = trust::Strangers::new(MAX_READERS, MAX_READERS);
@@ -145,7 +158,7 @@ pub(super) async fn serve(node: &Arc<Node>, metrics: &Metrics) -> Result<(), Dae
             };
             let Some((place, sent_away)) = readers.enter(from.ip()) else { continue };
             let service = TowerToHyperService::new(router.clone());
-            let tls = acceptor.as_ref().map(Acceptor::current);
+            let tls = acceptor.clone();
             tokio::spawn(async move {
                 let read = tokio::select! {
                     read = tokio::time::timeout(READ_TIMEOUT, answer(stream, tls, service)) => {
@@ -166,15 +179,19 @@ pub(super) async fn serve(node: &Arc<Node>, metrics: &Metrics) -> Result<(), Dae
 /// Answers one reader; whether it was one.
 async fn answer(
     stream: TcpStream,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Acceptor>>,
     service: TowerToHyperService<axum::Router>,
 ) -> bool {
     let http = hyper::server::conn::http1::Builder::new();
     match tls {
         None => http.serve_connection(TokioIo::new(stream), service).await.is_ok(),
-        Some(acceptor) => match acceptor.accept(stream).await {
-            Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await.is_ok(),
-            Err(_) => false,
-        },
+        Some(acceptor) => {
+            // The files may be on a disk that is slow.
+            let Ok(acceptor) = LOOKS.run(move || acceptor.current()).await else { return false };
+            match acceptor.accept(stream).await {
+                Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await.is_ok(),
+                Err(_) => false,
+            }
+        }
     }
 }
