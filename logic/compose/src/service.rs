@@ -10,6 +10,9 @@ use std::fmt::Write as _;
 /// The remedy for a network of a service.
 const NETWORKS: &str = "a container has only `lo`: other domains reach it by a service of kind `socket` (docs/sockets.md), the network by network = \"host\"";
 
+/// The longest time that a domain may take to be ready, in ms: 10 minutes.
+const READY_MS_MAX: u64 = 600_000;
+
 /// A domain that is being put together.
 struct Service<'a> {
     key: String,
@@ -530,30 +533,41 @@ impl Service<'_> {
             (Some((first, _)), false) if first == "NONE" => return,
             _ => return self.refuse(test.line, key, "a line, or a list that begins with CMD or CMD-SHELL"),
         };
-        let mut health = vec![("command", list(&command))];
-        for (name, own, usual) in [("interval", "every", "30s"), ("timeout", "timeout", "30s")] {
+        let known = ["test", "interval", "timeout", "retries", "start_period", "start_interval", "disable"];
+        for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
+            self.refuse(entry.line, &format!("{key}.{}", entry.key), "no such key is known");
+        }
+        let mut times_ms = [("interval", 30_000), ("timeout", 30_000), ("start_period", 0)];
+        for (name, ms) in &mut times_ms {
             let at = format!("{key}.{name}");
             let said = of(name).and_then(|entry| Some((entry.line, self.text(&entry.node, &at)?)));
-            let value = match said.map(|(line, text)| (line, duration_ms(&text))) {
-                None => quoted(usual),
-                Some((_, Some(ms))) => quoted(&format!("{ms}ms")),
-                Some((line, None)) => {
-                    self.refuse(line, &at, "a duration such as 10s or 1m30s");
-                    continue;
-                }
-            };
-            health.push((own, value));
+            match said.map(|(line, text)| (line, duration_ms(&text))) {
+                None => {}
+                Some((_, Some(said_ms))) => *ms = said_ms,
+                Some((line, None)) => self.refuse(line, &at, "a duration such as 10s or 1m30s"),
+            }
         }
+        let [(_, every_ms), (_, timeout_ms), (_, start_ms)] = times_ms;
+        let mut fails = 3;
         if let Some(entry) = of("retries") {
             let at = format!("{key}.retries");
             match self.text(&entry.node, &at).map(|text| text.parse::<u32>()) {
-                Some(Ok(fails)) => health.push(("fails", fails.to_string())),
+                Some(Ok(said)) => fails = said,
                 Some(Err(_)) => self.refuse(entry.line, &at, "a number is expected here"),
                 None => {}
             }
         }
+        // As long as it takes Compose to call it unhealthy.
+        let ready_ms = start_ms.saturating_add(every_ms.saturating_mul(fails.into())).min(READY_MS_MAX);
+        let ms = |ms: u64| quoted(&format!("{ms}ms"));
+        let health = [
+            ("command", list(&command)),
+            ("every", ms(every_ms)),
+            ("timeout", ms(timeout_ms)),
+            ("fails", fails.to_string()),
+        ];
         self.note(node.line, key, "`up` waits until its test passes; a domain that fails it later, `retries` times in a row, is restarted by its policy");
-        self.line("ready", &format!("{{ command = {} }}", list(&command)));
+        self.line("ready", &table(&[("command", list(&command)), ("timeout", ms(ready_ms))]));
         self.line("health", &table(&health));
     }
 

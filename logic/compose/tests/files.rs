@@ -66,8 +66,8 @@ volumes:
         "after = [\"db\"]",
         "restart = { policy = \"always\" }",
         "limits = { memory = \"512MiB\" }",
-        "ready = { command = [\"/bin/sh\", \"-c\", \"pg_isready -U blog\"] }",
-        "health = { command = [\"/bin/sh\", \"-c\", \"pg_isready -U blog\"], every = \"5000ms\", timeout = \"30s\" }",
+        "ready = { command = [\"/bin/sh\", \"-c\", \"pg_isready -U blog\"], timeout = \"15000ms\" }",
+        "health = { command = [\"/bin/sh\", \"-c\", \"pg_isready -U blog\"], every = \"5000ms\", timeout = \"30000ms\", fails = 3 }",
         "[publish]\n\"0.0.0.0:8080\" = { domain = \"web\", port = 3000 }\n",
         "stop = { timeout = \"90000ms\" }",
         "writable = true",
@@ -187,6 +187,8 @@ fn each_key_that_can_not_be_mapped_is_named_with_its_line_and_what_to_do() {
         ("healthcheck: { interval: 1s }", "no `test`"),
         ("healthcheck: { test: a, interval: soon }", "a duration"),
         ("healthcheck: { test: a, retries: few }", "a number"),
+        ("healthcheck: { test: a, start_period: later }", "a duration"),
+        ("healthcheck: { test: a, colour: red }", "no such key"),
         ("shm_size: 64m", "no such key"),
     ];
     for (key, said) in cases {
@@ -249,6 +251,7 @@ services:
       interval: 1m30s
       timeout: 10s
       retries: 5
+      start_period: 1m
   hub:
     image: hub:1
     ports: ["9000:9000"]
@@ -259,6 +262,7 @@ services:
     assert!(done.relative);
     for line in [
         "env_file = [\"/etc/web.env\", \"./more.env\"]",
+        "curl -f http://localhost/\"], timeout = \"510000ms\" }",
         "every = \"90000ms\", timeout = \"10000ms\", fails = 5 }",
         "[publish]\n\"127.0.0.1:8080\" = { domain = \"web\", port = 80 }\n\
          \"127.0.0.1:8081\" = { domain = \"web\", port = 81 }\n\"[::1]:8443\" = { domain = \"web\", port = 443 }\n",
