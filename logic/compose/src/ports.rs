@@ -15,7 +15,7 @@ pub(crate) struct Port {
 /// The ports of an entry in the short form, `[IP:][PORT[-PORT]:]PORT[-PORT][/PROTOCOL]`.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// The fault of the entry, and its remedy.
 pub(crate) fn short(text: &str) -> Result<Vec<Port>, &'static str> {
     let (text, protocol) = text.split_once('/').map_or((text, None), |(text, it)| (text, Some(it)));
     let (outside, target) = text.rsplit_once(':').map_or((None, text), |(outside, it)| (Some(outside), it));

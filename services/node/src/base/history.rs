@@ -51,7 +51,8 @@ pub(crate) fn note(
     for _ in 0..ATTEMPTS_MAX {
         let mut all = all(registry)?;
         let last = all.get(dc).and_then(|own| own.last());
-        if last.is_some_and(|last| last.text == revision.text && last.file == revision.file) {
+        let place = (&revision.text, &revision.file, &revision.base);
+        if last.is_some_and(|last| (&last.text, &last.file, &last.base) == place) {
             return Ok(());
         }
         revision.number = last.map_or(1, |last| last.number.saturating_add(1));
@@ -66,6 +67,7 @@ pub(crate) fn note(
         }
         return Ok(());
     }
+    tracing::warn!(dc, "the file is not noted among those that were up: its number is taken each time");
     Ok(())
 }
 
