@@ -358,6 +358,14 @@ pub struct DaemonArgs {
     /// Only readers with a certificate of these authorities, in PEM
     #[arg(long, value_name = "FILE", requires = "metrics_certificate")]
     pub metrics_clients: Option<PathBuf>,
+    /// The group whose members may do everything, as root may; a name or number. Without this:
+    /// tombolo-admin, if the machine has it
+    #[arg(long, value_name = "GROUP")]
+    pub change_group: Option<String>,
+    /// The group whose members may look: states, figures, events and logs. Without this: tombolo,
+    /// if the machine has it
+    #[arg(long, value_name = "GROUP")]
+    pub look_group: Option<String>,
     /// Log as JSON, one object a line
     #[arg(long)]
     pub log_json: bool,

@@ -36,6 +36,7 @@ mod file_trees;
 mod full_disks;
 mod gateways;
 mod gateways_dds;
+mod groups;
 mod health;
 mod hostile;
 mod images;

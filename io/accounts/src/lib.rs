@@ -114,9 +114,14 @@ impl Accounts {
         accounts.find(|a| a.name == wanted || Some(a.uid) == number)
     }
 
+    /// The number of a group, by its name.
+    #[must_use]
+    pub fn gid(&self, wanted: &str) -> Option<u32> {
+        self.groups().find(|(name, ..)| *name == wanted).map(|(_, gid, _)| gid)
+    }
+
     fn group(&self, wanted: &str) -> Result<u32, AccountsError> {
-        let named = self.groups().find(|(name, ..)| *name == wanted).map(|(_, gid, _)| gid);
-        named.or_else(|| wanted.parse().ok()).ok_or_else(|| {
+        self.gid(wanted).or_else(|| wanted.parse().ok()).ok_or_else(|| {
             AccountsError::Unknown(format!(
                 "group {wanted:?} is not in the domain's /etc/group; add it there or give a number"
             ))

@@ -1,6 +1,6 @@
 //! The admin socket's client: one request a connection, with or without a streamed answer.
 
-use crate::place::{ADMIN_SOCKET, Place};
+use crate::place::{ADMIN_SOCKET, Access, Place};
 use crate::{Code, Problem, Progress, VERSION};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -34,7 +34,7 @@ pub enum ClientError {
         socket: PathBuf,
     },
     /// Not allowed to speak to it.
-    #[error("not allowed to use {}: only root may", socket.display())]
+    #[error("not allowed to use {}: only root may, and members of groups that the machine may have for it", socket.display())]
     NotAllowed {
         /// Where.
         socket: PathBuf,
@@ -204,13 +204,31 @@ impl Client {
         sender.send_request(request).await.map_err(|e| self.broken(e))
     }
 
+    /// Whoever may not use root's socket tries those of groups.
     async fn connect(&self) -> Result<UnixStream, ClientError> {
         let socket = self.place.admin_socket();
-        connect_in(&self.place).await.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning { socket },
-            io::ErrorKind::PermissionDenied => ClientError::NotAllowed { socket },
-            _ => ClientError::Broken { socket, cause: error.to_string() },
-        })
+        let mut refused = ClientError::NotAllowed { socket: socket.clone() };
+        for access in Access::ALL {
+            match connect_in(&self.place.socket_folder(access)).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => match (access, error.kind()) {
+                    (_, io::ErrorKind::PermissionDenied) => {}
+                    (Access::Root, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                        return Err(ClientError::NotRunning { socket });
+                    }
+                    (Access::Root, _) => {
+                        return Err(ClientError::Broken { socket, cause: error.to_string() });
+                    }
+                    // The group may, and the daemon that let it in is gone.
+                    (_, io::ErrorKind::ConnectionRefused) => {
+                        refused = ClientError::NotRunning { socket: socket.clone() };
+                    }
+                    // There is no such group.
+                    _ => {}
+                },
+            }
+        }
+        Err(refused)
     }
 
     async fn whole(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {
@@ -241,10 +259,9 @@ impl Client {
     }
 }
 
-/// Connects through a descriptor of the run directory: its path may be longer than a socket's
-/// address.
-async fn connect_in(place: &Place) -> io::Result<UnixStream> {
+/// Connects through a descriptor of the folder: its path may be longer than a socket's address.
+async fn connect_in(folder: &Path) -> io::Result<UnixStream> {
     use rustix::fs::{Mode, OFlags};
-    let folder = rustix::fs::open(&place.run_dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let folder = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     UnixStream::connect(format!("/proc/self/fd/{}/{ADMIN_SOCKET}", folder.as_raw_fd())).await
 }

@@ -15,6 +15,32 @@ pub const STATE_DIR_VARIABLE: &str = "TOMBOLO_STATE_DIR";
 /// Says what is logged.
 pub const LOG_VARIABLE: &str = "TOMBOLO_LOG";
 
+/// By which socket somebody speaks to a daemon: that is who may, and what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Root's, in the run directory.
+    Root,
+    /// Of the group that may do everything.
+    Change,
+    /// Of the group that may look.
+    Look,
+}
+
+impl Access {
+    /// All of them; who may more comes first.
+    pub const ALL: [Self; 3] = [Self::Root, Self::Change, Self::Look];
+
+    /// The group whose members have it where no other one is named.
+    #[must_use]
+    pub fn usual_group(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::Change => "tombolo-admin",
+            Self::Look => "tombolo",
+        }
+    }
+}
+
 /// The two directories that make a node what it is: a daemon with others is another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -37,6 +63,22 @@ impl Place {
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         self.run_dir.join(ADMIN_SOCKET)
+    }
+
+    /// The folder with the socket for somebody. Those of groups lie beside the run directory, which
+    /// nobody but root may enter.
+    #[must_use]
+    pub fn socket_folder(&self, access: Access) -> PathBuf {
+        let beside = |suffix| {
+            let mut path = self.run_dir.clone().into_os_string();
+            path.push(suffix);
+            PathBuf::from(path)
+        };
+        match access {
+            Access::Root => self.run_dir.clone(),
+            Access::Change => beside(".change"),
+            Access::Look => beside(".look"),
+        }
     }
 
     /// Returns the log of a daemon that `up` started.
@@ -74,7 +116,7 @@ impl Place {
     }
 }
 
-/// File name of the admin API's socket in the run directory.
+/// File name of the admin API's sockets, each in its folder.
 pub const ADMIN_SOCKET: &str = "daemon.sock";
 
 /// The 64-bit FNV-1a hash. Any hash would do that is the same in every version and process.
@@ -94,5 +136,15 @@ mod tests {
         assert_eq!(name("/run/tombolo"), "tombolo");
         assert_ne!(name("/tmp/a"), name("/tmp/b"));
         assert_eq!(name("/tmp/a"), "tombolo-6cc13bddf2746ce7");
+    }
+
+    #[test]
+    fn sockets_of_groups_lie_beside_the_run_directory() {
+        let place = Place::new(Path::new("/run/tombolo/"), Path::new("/s")).unwrap();
+        let folders = Access::ALL.map(|access| place.socket_folder(access));
+        assert_eq!(
+            folders.map(|folder| folder.display().to_string()),
+            ["/run/tombolo", "/run/tombolo.change", "/run/tombolo.look"]
+        );
     }
 }

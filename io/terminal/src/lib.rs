@@ -119,7 +119,8 @@ impl From<ClientError> for Failure {
             ClientError::NotRunning { .. } => {
                 Self::new(error.to_string()).help("`tombolo up FILE` starts one; so does `tombolo daemon`")
             }
-            ClientError::NotAllowed { .. } => Self::new(error.to_string()).help("use sudo"),
+            ClientError::NotAllowed { .. } => Self::new(error.to_string())
+                .help("use sudo; or have yourself added to the group tombolo, which may look, or tombolo-admin, which is as good as root: docs/operations.md"),
             ClientError::Broken { .. } => Self::new(error.to_string()),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::place;
 use crate::cli::{DaemonArgs, PlaceArgs};
-use node::daemon::{Config, Metrics, Tls, run as run_daemon};
+use node::daemon::{Config, Groups, Metrics, Tls, run as run_daemon};
 use std::path::PathBuf;
 use terminal::Failure;
 use tracing_subscriber::EnvFilter;
@@ -20,6 +20,7 @@ pub fn run(place_arguments: &PlaceArgs, arguments: &DaemonArgs) -> Result<(), Fa
         place: place(place_arguments)?,
         program: program()?,
         metrics: arguments.metrics.map(|address| Metrics { address, tls }),
+        groups: Groups { change: arguments.change_group.clone(), look: arguments.look_group.clone() },
         detached: arguments.detached,
     };
     run_daemon(config).map_err(|error| Failure::new(error.to_string()))

@@ -28,9 +28,12 @@ pub fn run(place: &PlaceArgs, arguments: &ExecArgs) -> Result<(), Failure> {
 
 fn become_command(place: &PlaceArgs, arguments: &ExecArgs) -> Result<(), Failure> {
     let client = client(place)?;
+    if !rustix::process::geteuid().is_root() {
+        return by_the_daemon(&client, arguments);
+    }
     let entry: Entry = wait(client.get(&format!("domains/{}/entry", encoded(&arguments.domain))))??;
     if entry.node.is_some() {
-        return on_another_node(&client, arguments);
+        return by_the_daemon(&client, arguments);
     }
     let options = ExecOptions {
         tty: arguments.tty,
@@ -48,9 +51,9 @@ fn become_command(place: &PlaceArgs, arguments: &ExecArgs) -> Result<(), Failure
     Err(Failure::new(format!("can't run {}: {error}", entry.layout.program.display())))
 }
 
-/// The domain is on another node, whose daemon runs it there; what it and we say to each other goes
-/// through the daemons.
-fn on_another_node(client: &Client, arguments: &ExecArgs) -> Result<(), Failure> {
+/// Whoever is not root can't enter a domain, and nobody one of another node: its node's daemon runs
+/// the command, and what it and we say to each other goes through the daemons.
+fn by_the_daemon(client: &Client, arguments: &ExecArgs) -> Result<(), Failure> {
     let size = if arguments.tty { Some(remote::size()?) } else { None };
     let request = ExecRequest {
         tty: arguments.tty,

@@ -17,19 +17,24 @@ use std::sync::Arc;
 
 type Shared = State<Arc<Node>>;
 
-/// Its paths.
-pub(crate) fn routes() -> Router<Arc<Node>> {
+/// Its paths that change nothing.
+pub(crate) fn looks() -> Router<Arc<Node>> {
     Router::new()
         .route("/v1/nodes", get(nodes))
         .route("/v1/nodes/{name}", get(show))
+        .route("/v1/cluster/etcd", get(etcd))
+        .route("/v1/cluster/authority", get(authority))
+}
+
+/// The others.
+pub(crate) fn changes() -> Router<Arc<Node>> {
+    Router::new()
         .route("/v1/cluster/init", post(init_here))
         .route("/v1/cluster/join", post(join_here))
         .route("/v1/cluster/token", post(make_token))
         .route("/v1/cluster/remove", post(remove))
         .route("/v1/cluster/rotate", post(rotate_here))
-        .route("/v1/cluster/etcd", get(etcd))
         .route("/v1/cluster/etcd/backup", post(back_up))
-        .route("/v1/cluster/authority", get(authority))
         .route("/v1/cluster/authority/replace", post(replace_authority))
 }
 

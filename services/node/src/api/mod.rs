@@ -1,5 +1,5 @@
-//! The admin socket: HTTP over a Unix socket that only root reaches. `docs/spec/admin.md` describes
-//! it.
+//! The admin socket: HTTP over a Unix socket of root's, and over those of the groups that may
+//! change and look. `docs/spec/admin.md` describes it.
 
 mod adaptation;
 mod cluster;
@@ -16,6 +16,7 @@ mod whole;
 
 use crate::domains::{Teller, change, lifecycle, spec};
 use crate::placement::{self, Following};
+use admin::place::Access;
 use admin::{
     Act, CancelRequest, Cancelled, Code, DomainMoveRequest, DownRequest, Entry, ExecRequest, LinkChange,
     LinkRow, MAX_BODY_BYTES, Migrating, Migration, MoveReport, Problem, Said, ServiceMoveRequest,
@@ -26,7 +27,7 @@ use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use node::Node;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -44,55 +45,87 @@ type Shared = State<Arc<Node>>;
 
 /// Returns the routes of the admin socket.
 pub(crate) fn router(node: Arc<Node>) -> Router {
+    finished(looks().merge(changes()), node)
+}
+
+/// The routes for those who may look alone; the others are told why not.
+pub(crate) fn looking_router(node: Arc<Node>) -> Router {
+    finished(looks().merge(changes().route_layer(middleware::from_fn(may_only_look))), node)
+}
+
+/// Requests that change nothing, and tell no text of a file nor anything that a program was given.
+fn looks() -> Router<Arc<Node>> {
     Router::new()
         .route("/v1/version", get(version))
-        .route("/v1/up", post(up))
-        .route("/v1/down", post(down))
-        .route("/v1/cancel", post(cancel))
         .route("/v1/events", get(events))
         .route("/v1/domains", get(domains))
-        .route("/v1/domains/{name}/entry", get(entry))
         .route("/v1/domains/{name}/place", get(place))
-        .route("/v1/domains/{name}/exec", post(exec))
-        .route("/v1/domains/{name}/9p", post(ninep))
         .route("/v1/domains/{name}/logs", get(logs))
-        .route("/v1/domains/{name}/act", post(act))
-        .route("/v1/domains/{name}/move", post(relocate))
-        .route("/v1/nodes/{name}/drain", post(drain))
-        .route("/v1/nodes/{name}/undrain", post(undrain))
         .route("/v1/services", get(services))
         .route("/v1/services/{name}", get(service))
-        .route("/v1/services/{name}/move", post(move_service))
         .route("/v1/endpoints", get(endpoints))
-        .route("/v1/endpoints/{name}", get(endpoint).post(migrate_endpoint))
+        .route("/v1/endpoints/{name}", get(endpoint))
         .route("/v1/links", get(links))
-        .route("/v1/links/{node}", get(link).post(set_link))
+        .route("/v1/links/{node}", get(link))
         .route("/v1/reserve", get(reserve::book))
         .route("/v1/reserve/explain", get(reserve::explain))
         .route("/v1/reserve/show/{*name}", get(reserve::show))
         .route("/v1/reserve/trace", get(reserve::trace))
-        .route("/v1/reserve/node", get(reserve::node_settings).post(reserve::set_node))
+        .route("/v1/reserve/node", get(reserve::node_settings))
+        .route("/v1/adaptations", get(adaptation::all))
+        .route("/v1/adaptations/show/{*name}", get(adaptation::show))
+        .route("/v1/volumes", get(volume::all))
+        .route("/v1/volumes/show/{*name}", get(volume::show))
+        .route("/v1/state", get(state))
+        .route("/metrics", get(text_metrics))
+        .merge(cluster::looks())
+}
+
+/// Requests that change something, or tell more.
+fn changes() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/v1/up", post(up))
+        .route("/v1/down", post(down))
+        .route("/v1/cancel", post(cancel))
+        .route("/v1/domains/{name}/entry", get(entry))
+        .route("/v1/domains/{name}/exec", post(exec))
+        .route("/v1/domains/{name}/9p", post(ninep))
+        .route("/v1/domains/{name}/act", post(act))
+        .route("/v1/domains/{name}/move", post(relocate))
+        .route("/v1/nodes/{name}/drain", post(drain))
+        .route("/v1/nodes/{name}/undrain", post(undrain))
+        .route("/v1/services/{name}/move", post(move_service))
+        .route("/v1/endpoints/{name}", post(migrate_endpoint))
+        .route("/v1/links/{node}", post(set_link))
+        .route("/v1/reserve/node", post(reserve::set_node))
         .route("/v1/reserve/adapt", post(reserve::adapt))
         .route("/v1/reserve/move", post(reserve::shift))
         .route("/v1/reserve/run", post(reserve::run))
         .route("/v1/reserve/suspend", post(reserve::suspend))
         .route("/v1/reserve/resume", post(reserve::resume))
-        .route("/v1/adaptations", get(adaptation::all))
-        .route("/v1/adaptations/show/{*name}", get(adaptation::show))
         .route("/v1/adaptations/set", post(adaptation::set))
         .route("/v1/history", get(history::all))
         .route("/v1/history/{dc}", get(history::of))
-        .route("/v1/volumes", get(volume::all))
-        .route("/v1/volumes/show/{*name}", get(volume::show))
         .route("/v1/volumes/create", post(volume::create))
         .route("/v1/volumes/change", post(volume::change))
-        .route("/v1/state", get(state))
-        .route("/metrics", get(text_metrics))
-        .merge(cluster::routes())
+        .merge(cluster::changes())
+}
+
+fn finished(routes: Router<Arc<Node>>, node: Arc<Node>) -> Router {
+    routes
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(node)
+}
+
+async fn may_only_look(_: Request, _: middleware::Next) -> Problem {
+    let group = Access::Change.usual_group();
+    Problem::new(Code::Refused, "whoever comes by this socket may look, and this is more than that").help(
+        format!(
+            "say it as root, or as a member of the group that may change ({group}, where no other is named)"
+        ),
+    )
 }
 
 /// The metrics alone, for the loopback port.
@@ -251,18 +284,17 @@ async fn act(State(node): Shared, Path(name): Path<String>, body: Bytes) -> Resu
     Ok(streamed(move |teller| lifecycle::act(Arc::clone(&node.domains), (dc, domain), act, teller)))
 }
 
-/// The log of a domain of another node.
+/// The log of a domain, whichever node has it. Root's command line reads one of this node itself.
 async fn logs(
     State(node): Shared,
     Path(name): Path<String>,
     Query(lines): Query<whole::Lines>,
 ) -> Result<Response, Problem> {
-    let (dc, domain) = node.domains.find_domain(&name)?;
-    let following = in_cluster(&node, "can't read the log of another node")?;
-    let Some(at) = elsewhere(&node, &dc, &domain) else {
-        return Err(Problem::new(Code::NotRunning, format!("no other node runs {dc}/{domain}")));
-    };
-    whole::logs_there(following, &at, (dc, domain), lines).await
+    let key = node.domains.find_domain(&name)?;
+    match (node.following(), elsewhere(&node, &key.0, &key.1)) {
+        (Some(following), Some(at)) => whole::logs_there(following, &at, key, lines).await,
+        _ => whole::logs_in(node, key, lines).await,
+    }
 }
 
 /// Moves a domain to another node of the cluster. It goes on even if whoever asked goes away.

@@ -148,8 +148,17 @@ pub(crate) struct Lines {
 
 async fn logs_here(
     State(node): State<Arc<Node>>,
-    Path((dc, name)): Path<(String, String)>,
+    Path(key): Path<(String, String)>,
     Query(lines): Query<Lines>,
+) -> Result<Response, Problem> {
+    logs_in(node, key, lines).await
+}
+
+/// The log of a domain of this node.
+pub(crate) async fn logs_in(
+    node: Arc<Node>,
+    (dc, name): (String, String),
+    lines: Lines,
 ) -> Result<Response, Problem> {
     let moment = |ms: u64| std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms));
     let (since, until) = (lines.since_ms.and_then(moment), lines.until_ms.and_then(moment));

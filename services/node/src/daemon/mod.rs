@@ -2,6 +2,7 @@
 
 mod etcd;
 pub(crate) mod ground;
+mod groups;
 mod links;
 mod lock;
 mod log_lines;
@@ -20,6 +21,7 @@ use crate::placement::{self, Following};
 use crate::reservations::{self, BookError, Offers};
 use admin::place::{ADMIN_SOCKET, Place};
 use ground::GroundError;
+pub use groups::Groups;
 use lock::{Lock, LockError};
 pub use log_lines::{LogLine, log_line};
 pub use metrics::{Metrics, Tls};
@@ -53,6 +55,8 @@ pub struct Config {
     pub program: PathBuf,
     /// Also serve metrics.
     pub metrics: Option<Metrics>,
+    /// Groups whose members may speak to it beside root.
+    pub groups: Groups,
     /// Leave the terminal's session, and say `ready` on the standard output when requests are
     /// taken.
     pub detached: bool,
@@ -91,6 +95,9 @@ pub enum DaemonError {
     /// The files of HTTPS can't be used.
     #[error("metrics can't be served by HTTPS: {0}")]
     MetricsFiles(String),
+    /// A group that was named can't be let in.
+    #[error("members of a group can't be let in: {0}")]
+    Group(String),
     /// An address can't be listened at.
     #[error("can't listen at {at}: {cause}")]
     Listen {
@@ -218,6 +225,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     tokio::spawn(adaptations::follow(Arc::clone(&node.adaptations), node.broker.clone()));
     tokio::spawn(targets::follow(Arc::clone(&node.domains), node.broker.clone()));
     let admin = listen_admin(&config.place)?;
+    groups::serve(&node, &config.place, &config.groups)?;
     if let Some(metrics) = &config.metrics {
         metrics::serve(&node, metrics).await?;
     }
@@ -244,6 +252,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     tracing::info!("the daemon ends; domains run on");
     // Its absence says at once that no daemon is here.
     let _gone_already = std::fs::remove_file(config.place.admin_socket());
+    groups::close(&config.place);
     ended
 }
 

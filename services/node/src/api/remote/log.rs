@@ -1,4 +1,4 @@
-//! The log of a domain of this node, for a reader on another.
+//! The log of a domain of this node, for a reader on another, or one who may not read its file.
 
 use admin::{Code, Problem};
 use axum::body::{Body, Bytes};
@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Readers on other nodes at a time: each has a thread.
+/// Such readers at a time: each has a thread.
 const MAX_READERS: usize = 64;
 /// Lines that may wait for a slow reader.
 const MAX_WAITING_LINES: usize = 64;
@@ -44,8 +44,8 @@ pub(crate) fn lines(
 ) -> Result<Response, Problem> {
     let failed = |why: String| Problem::new(Code::Failed, why);
     let place = Arc::clone(&places.0).try_acquire_owned().map_err(|_| {
-        failed(format!("{MAX_READERS} logs are read by other nodes already"))
-            .help("end some, or say it on this node")
+        failed(format!("{MAX_READERS} logs are read already, by other nodes and members of groups"))
+            .help("end some, or say it on this node as root")
     })?;
     let reader = domain::logs(layout, dc, domain, query).map_err(|error| failed(error.to_string()))?;
     let (teller, lines) = mpsc::channel(MAX_WAITING_LINES);
