@@ -20,14 +20,17 @@ rmdir /run/old
 unset PYTHONPATH LD_LIBRARY_PATH CPATH LIBRARY_PATH
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
-# All that is not a folder, nor what the package manager, the loader and man(1) keep for themselves.
+# All that is not a folder, nor what the package manager, the loader, man(1) and groupadd(8) keep for themselves.
+own='var/(lib/dpkg|cache/ldconfig|cache/man|log)/|etc/(ld\.so\.cache|\.pwd\.lock|g(roup|shadow)-?)$'
 written() {
-    (cd /run/layer && find . ! -type d | grep -Ev '^\./(var/(lib/dpkg|cache/ldconfig|cache/man|log)/|etc/ld\.so\.cache$)') || true
+    (cd /run/layer && find . ! -type d | grep -Ev "^\./($own)") || true
 }
+cat /etc/group /etc/gshadow >/tmp/groups
 
 echo "== install"
 dpkg --force-unsafe-io -i /run/packages/*.deb
 [ "$(readlink -f "$(command -v tombolo)")" = /usr/lib/tombolo/tombolo ]
+getent group tombolo tombolo-admin
 tombolo --version
 zcat /usr/share/man/man1/tombolo-up.1.gz | grep -q 'Bring up'
 bash -c '. /usr/share/bash-completion/completions/tombolo && complete -p tombolo'
@@ -90,5 +93,6 @@ end_daemon -TERM
 echo "== purge"
 dpkg --force-unsafe-io --purge python3-tombolo tombolo-bench tombolo libtombolo-dev libtombolo0
 [ ! -e /var/lib/tombolo ]
+cat /etc/group /etc/gshadow | diff /tmp/groups -
 echo "== traces"
 written
