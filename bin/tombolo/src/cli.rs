@@ -8,6 +8,7 @@ use crate::commands::image::ImageCommand;
 use crate::commands::link::LinkCommand;
 use crate::commands::node::NodeCommand;
 use crate::commands::reserve::{AdaptArgs, ReserveCommand};
+use crate::commands::secret::SecretCommand;
 use crate::commands::volume::VolumeCommand;
 use arguments::BenchArgs;
 use clap::{Args, Parser, Subcommand};
@@ -259,6 +260,17 @@ over the link between the two. A node alone has no links."
 Domains have volumes by their file: [volume.data] size = \"8GiB\", and volumes = { data = {} } in a domain."
     )]
     Volume(VolumeCommand),
+    /// Secrets: values that containers read as files in memory
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo secret set shop/db-password < FILE    from now on, its value
+  tombolo secret ls                             who reads what; never a value
+  tombolo secret rm shop/db-password            delete it
+
+Containers read them by their file: secrets = [\"db-password\"], at /run/secrets/db-password."
+    )]
+    Secret(SecretCommand),
     /// Reservations of processors, network, memory and disk
     #[command(
         subcommand,

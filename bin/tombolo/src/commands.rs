@@ -23,6 +23,7 @@ mod ninep;
 pub mod node;
 mod relocate;
 pub mod reserve;
+pub mod secret;
 mod service_check;
 mod service_move;
 mod skeleton;
@@ -68,6 +69,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Sync(command) => coordination::sync(&place, &command),
         Command::Link(command) => link::run(&place, &command),
         Command::Volume(command) => volume::run(&place, &command),
+        Command::Secret(command) => secret::run(&place, &command),
         Command::Reserve(command) => reserve::run(&place, &command),
         Command::Adaptation(command) => adaptation::run(&place, &command),
         Command::Adapt(arguments) => reserve::adapt(&place, &arguments),

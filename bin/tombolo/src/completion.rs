@@ -25,6 +25,7 @@ enum Kind {
     Services,
     Nodes,
     Volumes,
+    Secrets,
     Promises,
     Adaptations,
     Endpoints,
@@ -78,6 +79,7 @@ fn kind_of(path: &[String], arg: &Arg) -> Option<Kind> {
         (["volume", ..], "name", _) => Some(Kind::Volumes),
         (["node", ..], "name", _) | (_, _, "NODE") => Some(Kind::Nodes),
         (["service", ..], "name", _) | (_, "service", _) => Some(Kind::Services),
+        (["secret", ..], "secret", _) => Some(Kind::Secrets),
         (_, _, "ENDPOINT") => Some(Kind::Endpoints),
         (_, _, "DC" | "DC|FILE") => Some(Kind::Containers),
         (_, _, "DOMAIN") => Some(Kind::Domains),
@@ -117,6 +119,7 @@ fn names(kind: Kind) -> Vec<String> {
         Kind::Services => ("services", &["dc", "service"]),
         Kind::Nodes => ("nodes", &["name"]),
         Kind::Volumes => ("volumes", &["dc", "name"]),
+        Kind::Secrets => ("secrets", &["dc", "secret"]),
         Kind::Promises => ("reserve", &["name"]),
         Kind::Adaptations => ("adaptations", &["name"]),
         Kind::Endpoints => ("endpoints", &["dc", "endpoint"]),
@@ -183,6 +186,7 @@ mod tests {
         assert_eq!(kinds(&["reserve", "show"]), one("name", Kind::Promises));
         assert_eq!(kinds(&["adaptation", "pause"]), one("name", Kind::Adaptations));
         assert_eq!(kinds(&["volume", "rm"]), one("name", Kind::Volumes));
+        assert_eq!(kinds(&["secret", "rm"]), one("secret", Kind::Secrets));
         assert_eq!(
             kinds(&["service", "move"]),
             [("service".into(), Kind::Services), ("to".into(), Kind::Domains)]

@@ -68,6 +68,7 @@ mod quickstart;
 mod remote;
 mod reservations;
 mod roots;
+mod secrets;
 mod service_examples;
 mod service_moves;
 mod service_views;

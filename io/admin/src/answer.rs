@@ -18,6 +18,7 @@ impl IntoResponse for Problem {
             | Code::UnknownLink
             | Code::UnknownReservation
             | Code::UnknownAdaptation
+            | Code::UnknownSecret
             | Code::UnknownVolume
             | Code::UnknownPath => StatusCode::NOT_FOUND,
             Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken | Code::Cancelled => {

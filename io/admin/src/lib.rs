@@ -10,6 +10,7 @@ pub mod history;
 pub mod place;
 mod relocation;
 pub mod reserve;
+pub mod secret;
 pub mod volume;
 
 pub use etcd::{BackupRequest, EtcdMemberRow, EtcdView};
@@ -252,6 +253,8 @@ pub enum Code {
     UnknownNode,
     /// No volume of that name.
     UnknownVolume,
+    /// No secret of that name.
+    UnknownSecret,
     /// Somebody else has it already.
     Taken,
     /// The caller may not.

@@ -39,6 +39,7 @@ mod prospect;
 mod root;
 mod runtime;
 mod seccomp;
+mod secrets;
 mod spare;
 mod spec;
 mod status;
@@ -65,6 +66,7 @@ pub use namespaces::{attach_mount, in_mount_namespace, in_network_namespace, ope
 pub use privilege::capability;
 pub use prospect::{ProgramError, Prospect, Unpack};
 pub use runtime::find_program;
+pub use secrets::{SECRETS, attach_secrets};
 pub use spec::{
     DomainSpec, Kind, Layer, Limits, LogLimits, Machine, Mount, Network, Root, RuntimeChoice, Stop,
 };

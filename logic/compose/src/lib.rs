@@ -71,6 +71,10 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, Finding> {
             ("name", Value::Text(text)) => own_name = Some(text.clone()),
             ("version", _) => report.note(entry.line, "version", "it means nothing any more"),
             (key, _) if key.starts_with("x-") => {}
+            ("secrets", Value::Map(secrets)) => {
+                let secrets = secrets.iter().map(|secret| (secret.line, format!("secrets.{}", secret.key)));
+                secrets.for_each(|(line, key)| report.note(line, &key, VALUE));
+            }
             (key, _) => report.refuse(entry.line, key, top_level(key)),
         }
     }
@@ -89,6 +93,9 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, Finding> {
     Ok(Converted { text: out, findings: report.findings, images: report.images, relative: report.relative })
 }
 
+/// Where the value of a secret comes from.
+const VALUE: &str = "its value is said once, before `tombolo up`: `tombolo secret set DC/NAME < FILE` (DC: the `name` of the file)";
+
 /// Returns the remedy for a key of the whole file.
 fn top_level(key: &str) -> &'static str {
     match key {
@@ -98,7 +105,7 @@ fn top_level(key: &str) -> &'static str {
         "networks" => {
             "domains have no networks among each other: they connect by services of kind `socket` (docs/sockets.md)"
         }
-        "configs" | "secrets" => "mount its file: mounts = [{ source = \"FILE\", target = \"/run/NAME\" }]",
+        "configs" => "mount its file: mounts = [{ source = \"FILE\", target = \"/run/NAME\" }]",
         "include" => "put the services of that file here",
         _ => "no such key is known",
     }

@@ -193,7 +193,8 @@ impl Service<'_> {
                     self.refuse(line, key, "a domain's program has no terminal: `tombolo exec -it` starts one that has");
                 }
             }
-            "secrets" | "configs" => self.refuse(line, key, "mount its file: mounts = [{ source = \"FILE\", target = \"/run/NAME\" }]"),
+            "secrets" => self.secrets(node, key),
+            "configs" => self.refuse(line, key, "mount its file: mounts = [{ source = \"FILE\", target = \"/run/NAME\" }]"),
             "devices" => self.refuse(line, key, "a container has no devices of the node: what needs them is a process (kind = \"process\")"),
             "extends" => self.refuse(line, key, "put what that service has here"),
             "profiles" => self.refuse(line, key, "all domains of a file are up: put it into a file of its own"),
@@ -285,6 +286,53 @@ impl Service<'_> {
         }
         self.note(node.line, key, "nothing is put in the place of `$NAME` in such a file");
         self.line("env_file", &list(&paths));
+    }
+
+    /// Secrets by their names; a file of another name or owner there is not.
+    fn secrets(&mut self, node: &Node, key: &str) {
+        let Value::List(items) = &node.value else {
+            return self.refuse(node.line, key, "a list is expected here");
+        };
+        let mut names = Vec::new();
+        for item in items {
+            let Value::Map(entries) = &item.value else {
+                names.extend(self.text(item, key));
+                continue;
+            };
+            let source = entries.iter().find(|entry| entry.key == "source");
+            let Some(source) = source.and_then(|entry| self.text(&entry.node, &format!("{key}.source")))
+            else {
+                self.refuse(item.line, key, "`source` names the secret");
+                continue;
+            };
+            for entry in entries.iter().filter(|entry| entry.key != "source") {
+                let at = format!("{key}.{}", entry.key);
+                match entry.key.as_str() {
+                    "target" => {
+                        let target = self.text(&entry.node, &at).unwrap_or_default();
+                        if target.strip_prefix("/run/secrets/").unwrap_or(&target) != source {
+                            self.refuse(
+                                entry.line,
+                                &at,
+                                "a secret is a file of its own name in /run/secrets",
+                            );
+                        }
+                    }
+                    "uid" | "gid" | "mode" => {
+                        self.refuse(
+                            entry.line,
+                            &at,
+                            "all programs of the container read its secrets, and nobody else",
+                        );
+                    }
+                    _ => self.refuse(entry.line, &at, "no such key is known"),
+                }
+            }
+            names.push(source);
+        }
+        if !names.is_empty() {
+            self.line("secrets", &list(&names));
+        }
     }
 
     /// Ports at addresses of the node, in the short form or the long one.

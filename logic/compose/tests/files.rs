@@ -161,7 +161,12 @@ fn each_key_that_can_not_be_mapped_is_named_with_its_line_and_what_to_do() {
         ("network_mode: bridge", "`socket`"),
         ("privileged: true", "capabilities"),
         ("tty: true", "tombolo exec -it"),
-        ("secrets: [key]", "mounts"),
+        ("configs: [key]", "mounts"),
+        ("secrets: key", "a list"),
+        ("secrets: [{ target: key }]", "`source`"),
+        ("secrets: [{ source: key, target: /etc/key }]", "of its own name"),
+        ("secrets: [{ source: key, mode: 0400 }]", "nobody else"),
+        ("secrets: [{ source: key, colour: red }]", "no such key"),
         ("devices: [/dev/video0]", "process"),
         ("extends: { service: base }", "that service"),
         ("profiles: [debug]", "a file of its own"),
@@ -203,9 +208,22 @@ fn each_key_that_can_not_be_mapped_is_named_with_its_line_and_what_to_do() {
     let taken = "services:\n  a:\n    image: app:1\n    ports: [\"80:1\"]\n  b:\n    image: app:1\n    ports: [\"80:2\"]\n";
     assert_eq!(refused(&converted(taken)), ["7 services.b.ports"]);
     let done = converted(
-        "services:\n  web:\n    image: app:1\nnetworks:\n  a:\nsecrets:\n  b:\ninclude: [x]\nother: 1\n",
+        "services:\n  web:\n    image: app:1\nnetworks:\n  a:\nconfigs:\n  b:\ninclude: [x]\nother: 1\n",
     );
-    assert_eq!(refused(&done), ["4 networks", "6 secrets", "8 include", "9 other"]);
+    assert_eq!(refused(&done), ["4 networks", "6 configs", "8 include", "9 other"]);
+}
+
+#[test]
+fn secrets_are_read_by_their_names_and_set_by_hand() {
+    let done = converted(
+        "services:\n  web:\n    image: app:1\n    secrets: [db_password, { source: tls.key, target: /run/secrets/tls.key }]\n\
+         secrets:\n  db_password: { file: ./pw }\n  tls.key: { external: true }\n",
+    );
+    assert_eq!(refused(&done), Vec::<String>::new());
+    assert!(done.text.contains("secrets = [\"db_password\", \"tls.key\"]"), "{}", done.text);
+    let notes: Vec<&str> = done.findings.iter().map(|found| found.key.as_str()).collect();
+    assert_eq!(notes, ["secrets.db_password", "secrets.tls.key"]);
+    assert!(done.findings.iter().all(|found| found.message.contains("tombolo secret set")));
 }
 
 #[test]

@@ -99,6 +99,10 @@ pub const ACTIVATOR_TIMEOUT_MS_DEFAULT: u64 = 5_000;
 pub const GIVERS_MAX: usize = 16;
 /// Priorities of adaptations: one for each.
 pub const ADAPTATION_PRIORITY_MAX: u64 = 1_000;
+/// Secrets of one domain.
+pub const SECRETS_PER_DOMAIN_MAX: usize = 16;
+/// Longest value of a secret, in bytes: a chain of certificates with its key, several times over.
+pub const SECRET_BYTES_MAX: usize = 64 << 10;
 /// Files with targets in one domain, of all its services.
 pub const TARGETS_MAX: usize = 32;
 /// Bytes of the path of such a file: all rows of a domain fit into one report of its frontend.

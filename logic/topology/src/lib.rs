@@ -43,6 +43,7 @@ use std::path::Path;
 pub use backoff::{Backoff, Decision, Exit, GiveUp, STABLE_MS};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Report};
 pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start, explain};
+pub use file::is_secret_name;
 pub use liveness::{Liveness, Standing};
 pub use look::{Blind, Found, Lack, Look, Part, Tables};
 pub use model::{

@@ -204,6 +204,7 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("userns", a.userns != b.userns),
         ("command", a.program != b.program),
         ("environment", a.environment != b.environment),
+        ("secrets", a.secrets != b.secrets),
         ("mounts", a.mounts != b.mounts),
         ("user", a.user != b.user),
         ("network", a.network != b.network),

@@ -16,6 +16,7 @@ mod links;
 mod membership;
 mod placement;
 mod reservations;
+mod secrets;
 mod volumes;
 
 pub mod daemon;

@@ -41,6 +41,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         layer: layer(kind, form, cx),
         userns: userns(kind, form, cx),
         environment: environment::variables(form, cx),
+        secrets: secrets(form, cx),
         mounts: mount::mounts(form, cx),
         user: form.user.value().map(|user| user.0.clone()),
         network: network(form),
@@ -84,7 +85,8 @@ pub(super) fn network(form: &DomainForm) -> Network {
 fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let own_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
     let own_network = form.network.given().filter(|at| at.value == Network::None).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str); 7] = [
+    let keys: [(Option<&Span>, &str); 8] = [
+        (form.secrets.given().map(|at| &at.span), "sees the node's own file tree"),
         (own_root, "sees the node's own file tree"),
         (form.writable.given().filter(|at| at.value).map(|at| &at.span), "sees the node's own file tree"),
         (form.layer.given().map(|at| &at.span), "sees the node's own file tree"),
@@ -312,6 +314,16 @@ fn workdir(kind: DomainKind, form: &DomainForm, root: &Root, cx: &mut Context<'_
         (_, DomainKind::Container) if root.is_image() => None,
         (_, DomainKind::Container | DomainKind::Vm) => Some(PathBuf::from("/")),
     }
+}
+
+fn secrets(form: &DomainForm, cx: &mut Context<'_, '_>) -> Vec<String> {
+    let mut names = BTreeSet::new();
+    for item in form.secrets.value().map_or(&[][..], |items| items.0.as_slice()) {
+        if !names.insert(item.value.0.clone()) {
+            cx.out.error(Code::Duplicate, &item.span, format!("{} is said twice", quoted(&item.value.0)));
+        }
+    }
+    names.into_iter().collect()
 }
 
 /// Capabilities with which a program can leave its container or take the node down.

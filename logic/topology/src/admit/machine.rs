@@ -133,7 +133,7 @@ fn append(machine: &MachineForm, kernel: &MachineKernel, cx: &mut Context<'_, '_
 /// would promise what is not so.
 pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let given_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str, &str); 8] = [
+    let keys: [(Option<&Span>, &str, &str); 9] = [
         (
             given_root,
             "a guest's file tree is its initramfs or its disk",
@@ -158,6 +158,11 @@ pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>)
             form.mounts.given().map(|at| &at.span),
             "a guest sees no files of the node",
             "leave it out; a disk holds files, and services are files as well",
+        ),
+        (
+            form.secrets.given().map(|at| &at.span),
+            "a guest is given no secrets yet",
+            "leave it out; a domain of kind \"container\" is given secrets, and can serve the guest",
         ),
         (
             form.capabilities.given().map(|at| &at.span),

@@ -21,9 +21,10 @@ use crate::scalar::{
 
 pub(crate) use adaptation::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm, SelectorForm};
 pub(crate) use free::ProgramForm;
+pub use values::is_secret_name;
 pub(crate) use values::{
-    CacheModeWord, Capability, DomainsForm, FrameSize, Label, PublishAt, RootForm, ServiceAt, SettingsForm,
-    TargetAt, UserForm, check_name,
+    CacheModeWord, Capability, DomainsForm, FrameSize, Label, PublishAt, RootForm, SecretName, ServiceAt,
+    SettingsForm, TargetAt, UserForm, check_name,
 };
 
 /// The program and its arguments.
@@ -82,6 +83,9 @@ table_form! {
         /// Files of the node with further variables, a NAME=VALUE on each line; a later file counts
         /// before an earlier one, `environment` before all.
         env_file: Items<Filled, ENV_FILES_MAX> => optional,
+        /// Secrets of the distributed container that the container reads in /run/secrets, each in a
+        /// file of its name. `tombolo secret set` says their values.
+        secrets: Items<SecretName, SECRETS_PER_DOMAIN_MAX> => optional,
         /// Files and directories of the node that the container sees.
         mounts: Items<MountForm, MOUNTS_MAX> => optional,
         /// The user that the program runs as: a name or a number, with a group after a colon if

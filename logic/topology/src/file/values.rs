@@ -160,6 +160,33 @@ impl Form for Label {
     }
 }
 
+/// The name of a secret, and of the file that has it: as the value of a label.
+#[derive(Clone, Debug)]
+pub(crate) struct SecretName(pub(crate) String);
+
+impl Form for SecretName {
+    const ONCE: bool = true;
+
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = text(value, "the name of a secret, a string", span, out)?;
+        if is_secret_name(read) {
+            return Some(Self(read.to_owned()));
+        }
+        out.error(Code::BadText, span, format!("{} can't be the name of a secret", quoted(read))).help(format!(
+            "1 to {LABEL_BYTES_MAX} letters, digits, `-`, `_` and `.`, with a letter or a digit at both ends"
+        ));
+        None
+    }
+}
+
+/// Whether a secret may have this name. It is safe as a file name.
+#[must_use]
+pub fn is_secret_name(text: &str) -> bool {
+    is_label_value(text)
+}
+
+inline_schema!(SecretName, |_generator| json_schema!({ "type": "string", "pattern": LABEL_PATTERN }));
+
 fn is_label_value(text: &str) -> bool {
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     (1..=LABEL_BYTES_MAX).contains(&text.len())

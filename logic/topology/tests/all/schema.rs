@@ -193,6 +193,7 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "root-is-file",
     "root-is-node",
     "root-missing",
+    "secret-of-process",
     "service-backups-kind",
     "service-backups-server",
     "service-domain-unknown",

@@ -125,6 +125,17 @@ async fn join_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Probl
         return Err(Problem::new(Code::Taken, format!("{} is up here, which the cluster knows nothing of", dcs.join(", ")))
             .help("`tombolo down --all` first, and `tombolo up` afterwards; or begin the cluster here (`tombolo node init`)"));
     }
+    // They would be swept away as what counts no more.
+    if node.cluster.is_none()
+        && let Some(secret) = node.secrets.rows().await?.first()
+    {
+        let message = format!(
+            "secrets are set here, as {}/{}, which the cluster knows nothing of",
+            secret.dc, secret.secret
+        );
+        return Err(Problem::new(Code::Taken, message)
+            .help("remove them (`tombolo secret ls`, `tombolo secret rm`) and set them in the cluster; or begin the cluster here (`tombolo node init`)"));
+    }
     let anew = |does| node.cluster.iter().for_each(|cluster| cluster.joins_anew(does));
     anew(true);
     let said = async {

@@ -10,6 +10,7 @@ pub(crate) mod node;
 pub(crate) mod peers;
 pub(crate) mod remote;
 mod reserve;
+mod secret;
 mod tree;
 mod volume;
 mod whole;
@@ -76,6 +77,7 @@ fn looks() -> Router<Arc<Node>> {
         .route("/v1/adaptations/show/{*name}", get(adaptation::show))
         .route("/v1/volumes", get(volume::all))
         .route("/v1/volumes/show/{*name}", get(volume::show))
+        .route("/v1/secrets", get(secret::all))
         .route("/v1/state", get(state))
         .route("/metrics", get(text_metrics))
         .merge(cluster::looks())
@@ -106,6 +108,8 @@ fn changes() -> Router<Arc<Node>> {
         .route("/v1/adaptations/set", post(adaptation::set))
         .route("/v1/history", get(history::all))
         .route("/v1/history/{dc}", get(history::of))
+        .route("/v1/secrets/set", post(secret::set))
+        .route("/v1/secrets/remove", post(secret::remove))
         .route("/v1/volumes/create", post(volume::create))
         .route("/v1/volumes/change", post(volume::change))
         .merge(cluster::changes())

@@ -11,6 +11,7 @@ use crate::links::Proxies;
 use crate::membership::Cluster;
 use crate::placement::Following;
 use crate::reservations::{Book, BookError, Promises};
+use crate::secrets::Secrets;
 use crate::volumes::{self, Volumes};
 use admin::place::Place;
 use std::sync::{Arc, OnceLock};
@@ -33,6 +34,8 @@ pub(crate) struct Node {
     pub(crate) adaptations: Arc<Adaptations>,
     /// Virtual disks that outlive domains.
     pub(crate) volumes: Arc<volumes::Keeper>,
+    /// Secrets of distributed containers.
+    pub(crate) secrets: Arc<Secrets>,
     pub(crate) started: Instant,
     /// Commands of callers on other nodes, readers of logs there, and clients of 9P.
     pub(crate) remote: (Commands, Readers, Trees),
@@ -69,6 +72,7 @@ impl Node {
         let volumes =
             volumes::Keeper::new(&place, program, cgroups.clone(), Arc::clone(&registry), cluster.clone());
         let volumes = Arc::new(volumes);
+        let secrets = Arc::new(Secrets::new(&place.state_dir, Arc::clone(&registry), cluster.clone()));
         let domains = Domains::new(Ground {
             place: place.clone(),
             layout: layout.clone(),
@@ -77,6 +81,7 @@ impl Node {
             broker: broker.clone(),
             book: Arc::clone(&book) as Arc<dyn Promises>,
             volumes: Arc::clone(&volumes) as Arc<dyn Volumes>,
+            secrets: Arc::clone(&secrets),
             host: host.clone(),
         });
         let domains = Arc::new(domains);
@@ -92,6 +97,7 @@ impl Node {
             broker,
             book,
             volumes,
+            secrets,
             started: Instant::now(),
             remote: Default::default(),
             proxies: OnceLock::new(),

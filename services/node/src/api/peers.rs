@@ -8,13 +8,14 @@ use crate::membership::release::{self, RELEASE_HEADER};
 use crate::membership::{
     Caller, Cluster, JOIN_PATH, OfConnection, Origin, PROOF_PATH, Stranger, join, own_etcd, replace, rotate,
 };
+use crate::secrets::{Carried, PEER_PATH as SECRETS, Place};
 use crate::volumes::{self, About, Listens};
 use admin::{Code, MAX_BODY_BYTES, Problem};
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest body of who has shown no certificate: a request to join with all labels that a node may
 /// have.
 const MAX_STRANGERS_BODY_BYTES: usize = 64 << 10;
+
+/// A value of a secret, in a path: distributed container, name, revision and id.
+type AtPeer = (String, String, u64, String);
 
 type Shared = State<Arc<Node>>;
 
@@ -40,11 +44,38 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route(volumes::MAKE_PATH, post(make_replica))
         .route(volumes::FIND_PATH, post(find_replica))
         .route(volumes::DROP_PATH, post(drop_replica))
+        .route(
+            &format!("{SECRETS}/{{dc}}/{{secret}}/{{revision}}/{{id}}"),
+            get(secret_asked).post(secret_given).delete(secret_over),
+        )
         .merge(whole::routes())
         .fallback(nothing_here)
         .layer(from_fn(only_nodes))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(node)
+}
+
+/// Another node's daemon asks for the value of a secret.
+async fn secret_asked(State(node): Shared, Path(place): Path<AtPeer>) -> Result<Json<Carried>, Problem> {
+    node.secrets.give(placed(&place)?).await.map(Json)
+}
+
+/// Another node's daemon gives the value of a secret.
+async fn secret_given(
+    State(node): Shared,
+    Path(place): Path<AtPeer>,
+    Json(Carried { value }): Json<Carried>,
+) -> Result<Json<()>, Problem> {
+    node.secrets.take(placed(&place)?, value).await.map(Json)
+}
+
+/// Another node's daemon says that a value counts no more.
+async fn secret_over(State(node): Shared, Path(place): Path<AtPeer>) -> Result<Json<()>, Problem> {
+    node.secrets.forget(placed(&place)?).await.map(Json)
+}
+
+fn placed((dc, secret, revision, id): &AtPeer) -> Result<Place, Problem> {
+    Place::parse((dc, secret, *revision, id))
 }
 
 /// Another node's daemon says where its proxy for this one listens, and asks where ours for it

@@ -220,6 +220,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
         }
     }
     node.volumes.sweep().await;
+    node.secrets.sweep().await;
     links::start(&node);
     tokio::spawn(reservations::look_after(Arc::clone(&node.book)));
     tokio::spawn(adaptations::follow(Arc::clone(&node.adaptations), node.broker.clone()));

@@ -260,14 +260,16 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
     };
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
     let admitted = UNPACKING.run(move || topology::admit(&text, &file, &base, &looking)).await;
-    match admitted {
+    let topology = match admitted {
         Ok(Ok(topology)) if node.is_in_cluster() => volumes_stay(topology),
         Ok(Ok(topology)) => alone(topology),
         Ok(Err(diagnostics)) => Err(Problem::new(Code::NotAdmitted, diagnostics.render(false))),
         Err(error) => {
             Err(Problem::new(Code::Failed, format!("the file could not be read to its end: {error}")))
         }
-    }
+    }?;
+    node.secrets.refuse_unset(&topology).await?;
+    Ok(topology)
 }
 
 /// Refuses, in a cluster, a domain with volumes that might run on a node without them.

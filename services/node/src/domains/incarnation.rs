@@ -105,6 +105,7 @@ impl Drop for OpenDoor {
 pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Incarnation, String> {
     let Some(topology) = node.topology(dc) else { return Err(format!("there is no {dc} any more")) };
     node.volumes.attach(dc, domain).await?;
+    let secrets = node.secrets.values(dc, &domain.secrets).await?;
     let found = match &domain.machine {
         Some(machine) => Some(machines::find(node, domain, machine).await?),
         None => None,
@@ -140,7 +141,7 @@ pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
         let relay = RelayPlace::of_guest(node, dc, domain);
         return run(node, created, None, (Frontend::Guest(frontend), relay), door).await;
     }
-    match furnish(node, dc, domain, &created).await {
+    match furnish(node, dc, domain, (&created, &secrets)).await {
         Ok((held, frontend, relay)) => {
             run(node, created, Some(held), (Frontend::Here(frontend), relay), door).await
         }
@@ -170,8 +171,11 @@ async fn furnish(
     node: &Arc<Domains>,
     dc: &str,
     domain: &Domain,
-    created: &Created,
+    (created, secrets): (&Created, &[(String, Vec<u8>)]),
 ) -> Result<(Held, Process, RelayPlace), String> {
+    if !secrets.is_empty() {
+        domain::attach_secrets(created.init_descriptor(), secrets).map_err(said)?;
+    }
     let fuse = frontend::open_device().map_err(|e| fuse_missing(&e))?;
     let mount = frontend::mount_detached(&fuse, &frontend::MountOptions::default())
         .map_err(|e| format!("can't make the FUSE mount of the domain: {e}"))?;

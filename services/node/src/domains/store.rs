@@ -5,6 +5,7 @@ use super::{Changes, Events, Levels};
 use crate::base::{KEPT, RegistryDebug, meant};
 use crate::broker::{Broker, Kept, Numbers};
 use crate::reservations::Promises;
+use crate::secrets::Secrets;
 use crate::volumes::Volumes;
 use admin::place::Place;
 use admin::{Code, Problem};
@@ -59,6 +60,8 @@ pub(crate) struct Ground {
     pub(crate) book: Arc<dyn Promises>,
     /// Virtual disks that outlive domains.
     pub(crate) volumes: Arc<dyn Volumes>,
+    /// Values that domains are given at their start beside it.
+    pub(crate) secrets: Arc<Secrets>,
     /// The capabilities of this machine.
     pub(crate) host: serde_json::Value,
 }
@@ -74,6 +77,7 @@ pub(crate) struct Domains {
     pub(super) book: Arc<dyn Promises>,
     /// Virtual disks that outlive domains.
     pub(super) volumes: Arc<dyn Volumes>,
+    pub(super) secrets: Arc<Secrets>,
     pub(super) host: serde_json::Value,
     /// Whether KVM works, and why not; found out when the first machine wants to know.
     pub(super) kvm: OnceLock<Result<(), String>>,
@@ -148,7 +152,7 @@ pub(crate) struct Known {
 
 impl Domains {
     pub(crate) fn new(ground: Ground) -> Self {
-        let Ground { place, layout, cgroups, registry, broker, book, volumes, host } = ground;
+        let Ground { place, layout, cgroups, registry, broker, book, volumes, secrets, host } = ground;
         Self {
             place,
             layout,
@@ -156,6 +160,7 @@ impl Domains {
             broker,
             book,
             volumes,
+            secrets,
             host,
             kvm: OnceLock::new(),
             changes: Arc::default(),

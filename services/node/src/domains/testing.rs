@@ -4,6 +4,7 @@ use super::{Domains, Ground};
 use crate::base::RegistryDebug;
 use crate::broker::{Broker, make_channel};
 use crate::reservations::{Looking, Promises};
+use crate::secrets::Secrets;
 use crate::volumes::Keeper;
 use admin::place::Place;
 use admin::{Code, Problem};
@@ -93,12 +94,14 @@ pub(crate) fn room(
     let program = std::path::PathBuf::from("/nowhere/tombolo");
     let cgroups = domain::Cgroups::discover().expect("cgroups");
     let volumes = Keeper::new(&place, program.clone(), cgroups.clone(), Arc::clone(&registry), None);
+    let secrets = Arc::new(Secrets::new(&place.state_dir, Arc::clone(&registry), None));
     let ground = Ground {
         layout: place.layout(program),
         place,
         cgroups,
         registry,
         volumes: Arc::new(volumes),
+        secrets,
         broker: Broker::new(make_channel),
         book,
         host: serde_json::Value::Null,

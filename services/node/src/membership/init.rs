@@ -20,7 +20,9 @@ use trust::{Authority, Identity};
 
 /// The keys of a single node's registry that are everybody's in a cluster; the rest is about this
 /// machine, and stays.
-const MOVED: [&str; 1] = ["desired/"];
+const MOVED: [&str; 2] = [TOPOLOGIES, "secrets/"];
+/// The ones that are counted for whoever asked.
+const TOPOLOGIES: &str = "desired/";
 
 /// Makes this machine the first node of a new cluster: on an etcd that is there, or on one of its
 /// own, on this `ground`.
@@ -132,7 +134,7 @@ impl Begun {
     }
 }
 
-/// Copies what becomes everybody's, and looks whether it has arrived. Returns how many.
+/// Copies what becomes everybody's, and looks whether it has arrived. Returns how many topologies.
 fn copy(own: &dyn Registry, etcd: &Etcd) -> Result<usize, Problem> {
     let mut copied = 0;
     for prefix in MOVED {
@@ -148,7 +150,7 @@ fn copy(own: &dyn Registry, etcd: &Etcd) -> Result<usize, Problem> {
                 "what was copied below {prefix} is not what is there: somebody else writes into that etcd"
             )));
         }
-        copied += entries.len();
+        copied += if prefix == TOPOLOGIES { entries.len() } else { 0 };
     }
     Ok(copied)
 }
