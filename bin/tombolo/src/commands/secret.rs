@@ -1,10 +1,12 @@
 //! `tombolo secret`: values that containers read as files in memory.
 
 use super::look::clean;
+use super::up::start_daemon;
 use super::{client, wait};
 use crate::cli::PlaceArgs;
-use admin::Said;
+use admin::client::ClientError;
 use admin::secret::{SecretRemoveRequest, SecretRow, SecretSetRequest, SecretValue};
+use admin::{Said, Version};
 use clap::{Args, Subcommand};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs::File;
@@ -74,7 +76,7 @@ pub fn run(place: &PlaceArgs, command: &SecretCommand) -> Result<(), Failure> {
             let (dc, secret) = named(secret)?;
             let said: Said =
                 wait(client(place)?.post("secrets/remove", &SecretRemoveRequest { dc, secret }))??;
-            print(&said.said)
+            print(&format!("{}\n", said.said))
         }
     }
 }
@@ -94,7 +96,7 @@ fn ls(place: &PlaceArgs, arguments: &LsArgs) -> Result<(), Failure> {
         return print_json(&rows);
     }
     if rows.is_empty() {
-        return print("no secrets; `tombolo secret set DC/NAME < FILE` sets one");
+        return print("no secrets; `tombolo secret set DC/NAME < FILE` sets one\n");
     }
     let table = rows.iter().map(|row| {
         let readers = if row.domains.is_empty() { "-".to_owned() } else { row.domains.join(" ") };
@@ -125,18 +127,23 @@ fn set(place: &PlaceArgs, arguments: &SetArgs) -> Result<(), Failure> {
         return Err(Failure::misuse("the value is empty"));
     }
     let request = SecretSetRequest { dc, secret, value: SecretValue(value) };
-    let row: SecretRow = wait(client(place)?.post("secrets/set", &request))??;
+    let client = client(place)?;
+    // It is set before the first `up`, which starts a daemon where none runs.
+    if let Err(ClientError::NotRunning { .. }) = wait(client.get::<Version>("version"))? {
+        start_daemon(&client, &super::place(place)?)?;
+    }
+    let row: SecretRow = wait(client.post("secrets/set", &request))??;
     if arguments.json {
         return print_json(&row);
     }
     let SecretRow { dc, secret, revision, bytes, nodes, domains, .. } = row;
     let on = if nodes.is_empty() { String::new() } else { format!(", on {}", nodes.join(", ")) };
-    print(&format!("{dc}/{secret} is set: revision {revision}, {bytes} bytes{on}"))?;
+    print(&format!("{dc}/{secret} is set: revision {revision}, {bytes} bytes{on}\n"))?;
     if domains.is_empty() {
         return Ok(());
     }
     let again: Vec<String> = domains.iter().map(|domain| format!("{dc}/{domain}")).collect();
-    print(&format!("what runs goes on with the value of its start: `tombolo restart {}`", again.join(" ")))
+    print(&format!("what runs goes on with the value of its start: `tombolo restart {}`\n", again.join(" ")))
 }
 
 fn of_file(path: &Path) -> Result<Vec<u8>, Failure> {
