@@ -151,6 +151,11 @@ impl<F: Ord + Copy> Table<F> {
         self.give_up(|held| held.owner.party == party)
     }
 
+    /// Takes out all waiters of a party, which keeps what it holds. Returns their tickets.
+    pub fn withdraw(&mut self, party: u64) -> Vec<u64> {
+        self.remove_waiters(|held| held.owner.party == party)
+    }
+
     /// Takes out what a party holds of a range, for another party that stands for the same and is
     /// about to take it. Returns whether that was all of the range, in this mode or a stricter one;
     /// only then nobody else gets it.
@@ -253,11 +258,7 @@ impl<F: Ord + Copy> Table<F> {
     }
 
     fn give_up(&mut self, which: impl Fn(&Held) -> bool) -> Vec<u64> {
-        let gone: Vec<u64> =
-            self.waiters.iter().filter(|(_, waiter)| which(&waiter.request)).map(|(&at, _)| at).collect();
-        for &ticket in &gone {
-            self.remove_waiter(ticket);
-        }
+        let gone = self.remove_waiters(&which);
         let mut freed = Vec::new();
         let mut lost: Vec<u64> = Vec::new();
         for (&file, held) in &mut self.held {
@@ -272,6 +273,13 @@ impl<F: Ord + Copy> Table<F> {
             self.recount(party, |count| count.0 = count.0.saturating_sub(1));
         }
         freed.into_iter().for_each(|file| self.retry(file));
+        gone
+    }
+
+    fn remove_waiters(&mut self, which: impl Fn(&Held) -> bool) -> Vec<u64> {
+        let which = self.waiters.iter().filter(|(_, waiter)| which(&waiter.request));
+        let gone: Vec<u64> = which.map(|(&ticket, _)| ticket).collect();
+        gone.iter().for_each(|&ticket| drop(self.remove_waiter(ticket)));
         gone
     }
 
