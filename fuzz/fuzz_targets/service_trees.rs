@@ -4,8 +4,8 @@
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use wire::service::{
-    Attributes, Change, Entry, Header, Kind, List, Lock, Node, Operation, Phase, Range, Room, SERIAL_BITS, Terms,
-    XattrChange, below, flags, is_target, is_xattr_name, offset_of, root_of,
+    Attributes, Change, Entry, Header, Kind, List, Lock, Node, Operation, Phase, Range, Room, SERIAL_BITS,
+    Terms, XattrChange, below, flags, is_target, is_xattr_name, offset_of, root_of,
 };
 
 fuzz::target!(|bytes: &[u8]| {

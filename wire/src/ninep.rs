@@ -624,7 +624,10 @@ mod tests {
         let body = b"\x01\0\0\0\x01\x01\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x01\0c";
         let owned = message(number::LOCK, body);
         let wanted = RecordLock { mode: lock::EXCLUSIVE, start: 2, length: 3, process: 4, client: b"c" };
-        assert_eq!(Request::decode(&owned), Ok((5, Request::Lock { fid: 1, flags: lock::WAIT, lock: wanted })));
+        assert_eq!(
+            Request::decode(&owned),
+            Ok((5, Request::Lock { fid: 1, flags: lock::WAIT, lock: wanted }))
+        );
     }
 
     #[test]

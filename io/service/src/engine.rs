@@ -415,7 +415,8 @@ impl<S> Engine<S> {
         self.requests += 1;
         let opened = self.sessions.get(&SessionId { link: to.link, session: to.session });
         let consumer = self.consumers.get(&to.link);
-        let has_locks = |file: u32| self.files.get(root_of(file) as usize).is_some_and(|it| it.locks.is_some());
+        let has_locks =
+            |file: u32| self.files.get(root_of(file) as usize).is_some_and(|it| it.locks.is_some());
         let refused = match (opened, consumer, Lock::decode(payload)) {
             (Some(opened), _, _) if !has_locks(opened.file) => Errno::OPNOTSUPP,
             (Some(opened), Some(consumer), Ok(lock)) => {

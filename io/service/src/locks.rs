@@ -188,8 +188,7 @@ impl Locks {
     /// Grants what the owner held before, if nobody else can have had it meanwhile.
     fn again(&mut self, asked: &Asked, domain: &Consumer) -> Result<(), Errno> {
         let Some(request) = request(asked.to, &asked.lock) else { return Err(Errno::INVAL) };
-        let ended: Vec<LinkId> =
-            self.ended.iter().filter(|it| it.is_of(domain)).map(|it| it.link).collect();
+        let ended: Vec<LinkId> = self.ended.iter().filter(|it| it.is_of(domain)).map(|it| it.link).collect();
         let is_kept = ended.iter().any(|link| self.table.hand_over(asked.file, link.0, &request));
         let result = if is_kept || self.grace.is_some() {
             self.table.lock(asked.file, request, None).map(drop).map_err(errno)

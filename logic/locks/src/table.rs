@@ -279,7 +279,9 @@ impl<F: Ord + Copy> Table<F> {
     fn remove_waiters(&mut self, which: impl Fn(&Held) -> bool) -> Vec<u64> {
         let which = self.waiters.iter().filter(|(_, waiter)| which(&waiter.request));
         let gone: Vec<u64> = which.map(|(&ticket, _)| ticket).collect();
-        gone.iter().for_each(|&ticket| drop(self.remove_waiter(ticket)));
+        for &ticket in &gone {
+            self.remove_waiter(ticket);
+        }
         gone
     }
 
@@ -331,9 +333,10 @@ impl<F: Ord + Copy> Table<F> {
                 return true;
             }
             if seen.insert(owner) {
-                let waits = self.waiters.values().filter(|waiter| {
-                    waiter.request.owner == owner && waiter.request.kind == Kind::Record
-                });
+                let waits = self
+                    .waiters
+                    .values()
+                    .filter(|waiter| waiter.request.owner == owner && waiter.request.kind == Kind::Record);
                 next.extend(waits.flat_map(|waiter| self.blockers(waiter.file, &waiter.request)));
             }
         }

@@ -51,7 +51,10 @@ pub fn service(
     let grace = if store.is_new() { Duration::ZERO } else { GRACE };
     let store = Rc::new(RefCell::new(store));
     let mut files = Service::new(name, Rc::clone(&store)).map_err(said)?;
-    files.folder(wire::service::OWN_FOLDER, READ, Some(WRITE), Tree::new(store)?).with_xattrs().with_locks(grace);
+    files
+        .folder(wire::service::OWN_FOLDER, READ, Some(WRITE), Tree::new(store)?)
+        .with_xattrs()
+        .with_locks(grace);
     files.every(SWEEP, |store| store.borrow_mut().sweep(Instant::now()));
     let before = settings;
     files.on_settings(move |store, value| {
