@@ -11,7 +11,7 @@ mod nodes;
 mod terms;
 mod xattrs;
 
-pub use locks::{Lock, LockMode, lock};
+pub use locks::{Lock, LockMode};
 pub use nodes::{
     Attributes, Change, Entry, List, Node, Operation, Range, Room, below, is_target, offset_of, root_of,
 };
@@ -121,6 +121,18 @@ pub mod ready {
     pub const ERROR: u32 = 8;
     /// Every bit that this version knows; others must be zero.
     pub const ALL: u32 = READ | WRITE | PRIORITY | ERROR;
+}
+
+/// Bits of [`Lock::flags`].
+pub mod lock {
+    /// The request waits until it is granted, or cancelled.
+    pub const WAIT: u8 = 1;
+    /// A lock of flock(2): of the whole file, apart from those of fcntl(2).
+    pub const WHOLE: u8 = 2;
+    /// The owner had this lock at an earlier server, or over an earlier channel.
+    pub const AGAIN: u8 = 4;
+    /// Every bit that this version knows; others must be zero.
+    pub const ALL: u8 = WAIT | WHOLE | AGAIN;
 }
 
 /// The kind of a message. The discriminant is the byte value on the wire.

@@ -6,7 +6,7 @@ use crate::Range;
 /// owner's of the same party while either has a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// Whose owner it is: bounds hold for each party.
+    /// Its party: bounds hold for each.
     pub party: u64,
     /// The party's number of it.
     pub number: u64,

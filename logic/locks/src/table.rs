@@ -13,7 +13,7 @@ pub const MAX_WAITERS: usize = 512;
 /// A lock that somebody wants. [`Kind::Whole`] is of [`Range::ALL`].
 pub type Request = Held;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The owner holds the lock.

@@ -1,4 +1,4 @@
-//! What owners of locks may rely on, one by one.
+//! The promises to owners of locks, one by one.
 
 use locks::{Held, Kind, LAST, MAX_LOCKS, MAX_WAITERS, Mode, Outcome, Owner, Range, Refusal, Table};
 

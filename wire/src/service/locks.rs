@@ -1,8 +1,8 @@
 //! Locks on files of bytes at offsets, as fcntl(2) and flock(2) know them.
 
-use super::{DecodeError, LOCK_BYTES};
+use super::{DecodeError, LOCK_BYTES, lock};
 
-/// What a [`Lock`] sets. The discriminant is the byte on the wire.
+/// The effect of a [`Lock`]. The discriminant is the byte on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum LockMode {
@@ -12,18 +12,6 @@ pub enum LockMode {
     Shared = 1,
     /// Excludes all locks of other owners.
     Exclusive = 2,
-}
-
-/// Bits of a [`Lock`]'s flags.
-pub mod lock {
-    /// The request waits until it is granted, or cancelled.
-    pub const WAIT: u8 = 1;
-    /// A lock of flock(2): of the whole file, apart from those of fcntl(2).
-    pub const WHOLE: u8 = 2;
-    /// The owner had this lock at an earlier server, or over an earlier channel.
-    pub const AGAIN: u8 = 4;
-    /// Every bit that this version knows; others must be zero.
-    pub const ALL: u8 = WAIT | WHOLE | AGAIN;
 }
 
 /// A lock that is set, given up or looked for, and one that was found. 32 bytes: owner 0 (8 bytes),
@@ -37,7 +25,7 @@ pub struct Lock {
     pub range: (u64, u64),
     /// The process that sets it, as its domain counts; 0 where that is not told.
     pub process: u32,
-    /// What is set.
+    /// Its effect.
     pub mode: LockMode,
     /// Bits of [`lock`].
     pub flags: u8,

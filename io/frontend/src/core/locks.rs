@@ -91,8 +91,8 @@ impl<H: Host> Core<H> {
         Ok(())
     }
 
-    /// `FLUSH`: a program closes one of its descriptors of a file, and thereby gives up its locks of
-    /// fcntl(2) on it. Never fails: close(2) would tell of it, and there is nothing to be done.
+    /// `FLUSH`: a program closes one of its descriptors of a file, and thereby gives up its locks
+    /// of fcntl(2) on it. Never fails: close(2) would tell of it, and there is nothing to be done.
     pub(super) fn flush(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
         let (flush, _) = take::<fuse::fuse_flush_in>(body)?;
         let owner = Owner { party: PARTY, number: flush.lock_owner };
@@ -330,8 +330,8 @@ impl<H: Host> Core<H> {
         record
     }
 
-    /// Takes over a predecessor's locks. Those on files that it had open and that are not known here
-    /// are gone: nobody would ever give them up.
+    /// Takes over a predecessor's locks. Those on files that it had open and that are not known
+    /// here are gone: nobody would ever give them up.
     pub(super) fn take_locks(&mut self, record: &[u8]) {
         let mut unknown: BTreeSet<u64> = BTreeSet::new();
         for bytes in record.chunks_exact(RECORD_BYTES) {

@@ -42,7 +42,7 @@ impl Calls<'_> {
         Ok(Reply::Getlock { mode, start, length, process: pid })
     }
 
-    /// What the kernel would ask for a lock, of which node; and the flags of the open file.
+    /// The question of the kernel for a lock, and its node; and the flags of the open file.
     fn wanted(&self, fid: u32, wanted: &RecordLock<'_>) -> Result<(u64, fuse::fuse_lk_in, u32), Errno> {
         let fid = self.connection.fid(fid)?;
         let Some(Opened::File(fh, flags)) = fid.opened else { return Err(Errno::BADF) };

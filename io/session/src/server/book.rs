@@ -61,8 +61,8 @@ pub enum Action<'a> {
     Credit(u64),
     /// There is nothing to be done: the session is over already.
     Nothing,
-    /// Tell the service that whoever asked for the lock of this tag waits for it no more. The tag is
-    /// outstanding until it is answered.
+    /// Tell the service that whoever asked for the lock of this tag waits for it no more. The tag
+    /// is outstanding until it is answered.
     Interrupt(u64),
     /// Answer from the service's counters.
     State(ReplyTo),

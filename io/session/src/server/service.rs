@@ -174,9 +174,10 @@ pub trait Service {
     fn control(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]);
 
     /// A request about the tree, about bytes at an offset or about locks on them ([`Kind::Lookup`]
-    /// to [`Kind::Sync`], [`Kind::Follow`] to [`Kind::TestLock`]); `to.file` is the folder or the node, the payload is what `wire::service` decodes for `kind`.
-    /// Answered like a request. The loop has checked that the consumer holds the verb of the
-    /// exported folder, and for changes that of changing it.
+    /// to [`Kind::Sync`], [`Kind::Follow`] to [`Kind::TestLock`]); `to.file` is the folder or the
+    /// node, the payload is what `wire::service` decodes for `kind`. Answered like a request. The
+    /// loop has checked that the consumer holds the verb of the exported folder, and for changes
+    /// that of changing it.
     fn tree(&mut self, ctx: &mut dyn Context, to: ReplyTo, kind: Kind, payload: &[u8]) {
         let _ = (kind, payload);
         ctx.answer(to, Err(Errno::OPNOTSUPP), &[]);
