@@ -55,6 +55,11 @@ fn locker(node: &Node, domain: &str) -> Program {
     program
 }
 
+fn signal(pid: u32, name: &str) {
+    let run = std::process::Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(run.expect("kill starts").success());
+}
+
 /// Waits until so many requests for locks wait at the server.
 fn await_waiters(node: &Node, count: u64) {
     wait::until("they wait", || {
@@ -130,6 +135,28 @@ fn who_dies_holds_nothing() {
     assert_eq!((hall.hear(), beside.hear()), ("done".to_owned(), "done".to_owned()));
     hall.end();
     beside.end();
+}
+
+/// The kernel lets nobody end a close(2), or a wait for a lock that a server was asked for.
+#[test]
+fn a_server_that_hangs_keeps_nobody_from_dying() {
+    let Some(node) = start("") else { return };
+    let (mut hall, mut attic) = (locker(&node, "hall"), locker(&node, "attic"));
+    let pids = [("hall", hall.ask("os.getpid()")), ("attic", attic.ask("os.getpid()"))];
+    assert_eq!(hall.ask("lk(EX)"), "done");
+    attic.say("lk(EX)");
+    await_waiters(&node, 1);
+    let server = server(&node);
+    signal(server, "-STOP");
+    for (domain, pid) in pids {
+        node.shell_ok(domain, &format!("kill -9 {pid}"));
+    }
+    hall.gone();
+    attic.gone();
+    signal(server, "-CONT");
+    let mut next = locker(&node, "attic");
+    assert_eq!(next.ask("lk(EX)"), "done");
+    next.end();
 }
 
 #[test]
@@ -294,15 +321,12 @@ fn a_lock_that_is_lost_ends_the_use_of_its_file() {
     let (mut hall, mut attic) = (locker(&node, "hall"), locker(&node, "attic"));
     assert_eq!(hall.ask("lk(EX)"), "done");
     let frontend = node.json(&["inspect", "dc/house/domains/hall"]);
-    let frontend = frontend["frontend"]["pid"].as_u64().expect("it runs");
-    let signal = |name: &str| {
-        let run = std::process::Command::new("kill").args([name, &frontend.to_string()]).status();
-        assert!(run.expect("kill starts").success());
-    };
-    signal("-STOP");
+    let frontend = frontend["frontend"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let frontend = frontend.expect("it runs");
+    signal(frontend, "-STOP");
     node::kill(server(&node));
     assert_eq!(attic.ask("lk(EX)"), "done");
-    signal("-CONT");
+    signal(frontend, "-CONT");
     wait::until("it is told", || hall.ask("os.write(f,b'x')") == "EIO");
     assert_eq!(hall.ask("lk(EX|NB)"), "EIO");
     assert_eq!(attic.ask("lk(UN)"), "done");

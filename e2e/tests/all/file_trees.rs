@@ -87,6 +87,11 @@ impl Program {
         self.lines.next().expect("a line").expect("read")
     }
 
+    /// Waits until it has ended, however.
+    pub(crate) fn gone(mut self) {
+        self.child.wait().expect("it ends");
+    }
+
     pub(crate) fn end(mut self) {
         drop(self.stdin.take());
         assert!(self.child.wait().expect("it ends").success());

@@ -82,15 +82,12 @@ impl<F: Ord + Copy> Table<F> {
     pub fn lock(&mut self, file: F, request: Request, ticket: Option<u64>) -> Result<Outcome, Refusal> {
         if request.kind == Kind::Whole && self.converts(file, &request) {
             self.set(file, &request, None);
-            self.retry(file);
         }
-        match self.take(file, &request) {
-            Err(Refusal::Held) => {}
-            result => {
-                // A lock that excludes less than the one before lets others in.
-                self.retry(file);
-                return result.map(|()| Outcome::Granted);
-            }
+        let taken = self.take(file, &request);
+        // What was given up, or excludes less than before, lets others in.
+        self.retry(file);
+        if taken != Err(Refusal::Held) {
+            return taken.map(|()| Outcome::Granted);
         }
         let Some(ticket) = ticket else { return Err(Refusal::Held) };
         if self.is_deadlock(file, &request) {

@@ -173,7 +173,7 @@ impl<H: Host> Core<H> {
         match pending.purpose {
             // The next session asks for its locks by itself.
             Purpose::Open | Purpose::Claim | Purpose::Defaults | Purpose::Node(_) => {}
-            Purpose::Lock(key) => self.lose_lock(key, deadline),
+            Purpose::Lock(key) => self.lose_lock((tag, key), deadline),
             Purpose::Line => {
                 let Some(handle) = self.handle(slot) else { return };
                 handle.dirty = true;
@@ -303,7 +303,7 @@ impl<H: Host> Core<H> {
                 self.settle(slot, None);
             }
             Purpose::Call(key) => self.call_answered(service, slot, key, answer.result),
-            Purpose::Lock(key) => self.lock_answered(service, slot, key, answer.result),
+            Purpose::Lock(key) => self.lock_answered(service, slot, (answer.tag, key), answer.result),
             Purpose::Claim => self.claim_answered(slot, answer.result.err()),
             Purpose::Defaults | Purpose::Node(_) => {}
         }

@@ -4,7 +4,7 @@
 //! are the backend's, which grants them between domains; all others hold in this domain, and are
 //! granted here. Either kind is written down, so that a successor knows who holds what.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use locks::{Held, Kind as LockKind, LAST, MAX_LOCKS, Mode, Outcome, Owner, Range, Refusal, Table};
 use polyfuse_kernel as fuse;
@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 use super::backend::Violation;
 use super::names::take;
 use super::parked::{Op, Parked};
-use super::{Call, Core, Ready};
+use super::{Call, Core, Pending, Purpose, Ready};
 use crate::handle::{Body, Flow, Handle};
 use crate::host::{Host, Outgoing};
 use crate::tree::{Node, SERVICES_MAX};
@@ -24,6 +24,9 @@ use crate::tree::{Node, SERVICES_MAX};
 pub(crate) const LOCKS_SLOT: usize = super::DEFAULTS_FIRST + SERVICES_MAX;
 /// The domain, as the only party of its own table.
 const PARTY: u64 = 0;
+/// How long a caller waits for a backend's word who closes its file or has a signal, in ns: the
+/// kernel lets nothing end such a call, not even the death of its process.
+const WORD_NS: u64 = 2_000_000_000;
 /// Bytes of one lock in the ledger.
 const RECORD_BYTES: usize = 48;
 /// Types of locks, from fcntl(2).
@@ -38,6 +41,9 @@ pub(super) struct Locks {
     table: Table<u64>,
     /// Open files that had a lock at a backend, and do not have it at the next one.
     lost: HashSet<u64>,
+    /// Locks whose callers have gone before the backend's word, with their open files, by tag: what
+    /// is granted then is given up again.
+    unwanted: HashMap<u64, (u64, Lock)>,
 }
 
 /// A request for a lock at a backend.
@@ -50,6 +56,8 @@ pub(super) struct LockAsk {
     pub(super) closes: bool,
     /// Whether the caller has a signal. The answer says what it holds.
     pub(super) interrupted: bool,
+    /// Until when the caller waits at the most.
+    pub(super) until: u64,
 }
 
 impl LockAsk {
@@ -111,7 +119,9 @@ impl<H: Host> Core<H> {
             if self.has_lock_at_backend(slot) && service.is_some_and(|service| self.is_up(service)) {
                 let range = (0, LAST);
                 let lock = Lock { owner: owner.number, range, process: 0, mode: LockMode::None, flags: 0 };
-                let ask = LockAsk { lock, tests: false, closes: true, interrupted: false };
+                let until = call.arrived.saturating_add(WORD_NS);
+                let ask = LockAsk { lock, tests: false, closes: true, interrupted: false, until };
+                self.ticking = true;
                 return self.park_call(call, slot, Op::Lock(ask), false);
             }
         }
@@ -146,7 +156,7 @@ impl<H: Host> Core<H> {
     }
 
     fn ask_lock(&mut self, call: Call, slot: usize, lock: Lock, tests: bool) -> Result<(), Errno> {
-        let ask = LockAsk { lock, tests, closes: false, interrupted: false };
+        let ask = LockAsk { lock, tests, closes: false, interrupted: false, until: u64::MAX };
         self.park_call(call, slot, Op::Lock(ask), false)
     }
 
@@ -181,9 +191,15 @@ impl<H: Host> Core<H> {
         &mut self,
         service: usize,
         slot: usize,
-        key: u64,
+        (tag, key): (u64, u64),
         result: Result<&[u8], Errno>,
     ) {
+        if let Some((fh, lock)) = self.locks.unwanted.remove(&tag) {
+            if result.is_ok() {
+                self.give_back(service, slot, fh, lock);
+            }
+            return;
+        }
         let Some(Parked { call, op: Op::Lock(ask), .. }) = self.unpark(key) else { return };
         let handle = self.handle(slot).map(|handle| (handle.node.number(), handle.fh));
         let Some((node, fh)) = handle else { return self.refuse(call, Errno::BADF) };
@@ -210,6 +226,39 @@ impl<H: Host> Core<H> {
         self.settle(slot, Some(ready));
     }
 
+    /// Gives up a lock that was granted to a caller who has gone.
+    fn give_back(&mut self, service: usize, slot: usize, fh: u64, lock: Lock) {
+        let Some(Node::File(_, file)) = self.handle(slot).map(|handle| handle.node) else { return };
+        self.last_tag += 1;
+        // No call is parked under this key: its answer is nobody's.
+        let (tag, purpose, asked) = (self.last_tag, Purpose::Lock(0), self.host.now());
+        self.pending.insert(tag, Pending { service, fh, purpose, asked });
+        let flags = lock.flags & lock::WHOLE;
+        let payload = Lock { mode: LockMode::None, flags, ..lock }.encode().to_vec();
+        self.host.send(service, Outgoing::Tree { kind: Kind::Lock, session: fh, tag, file, payload });
+    }
+
+    /// Lets go of callers that have waited long enough for a backend's word. Whether others do.
+    pub(super) fn end_overdue_locks(&mut self, now: u64) -> bool {
+        let until = |parked: &Parked| match parked.op {
+            Op::Lock(ask) => ask.until,
+            _ => u64::MAX,
+        };
+        let overdue = self.parked.iter().filter(|(_, parked)| until(parked) <= now);
+        let overdue: Vec<u64> = overdue.map(|(&key, _)| key).collect();
+        for key in overdue {
+            let Some(mut parked) = self.unpark(key) else { continue };
+            let fh = parked.slot.and_then(|slot| self.handle(slot)).map(|handle| handle.fh);
+            if let (Op::Lock(ask), Some(tag), Some(fh)) = (&parked.op, parked.tag.take(), fh)
+                && !ask.closes
+            {
+                self.locks.unwanted.insert(tag, (fh, ask.lock));
+            }
+            self.fail(parked, Errno::INTR);
+        }
+        self.parked.values().any(|parked| until(parked) != u64::MAX)
+    }
+
     /// A signal for a caller who waits for a lock at a backend: the backend is told, and its answer
     /// is the caller's. False: there is no such caller.
     pub(super) fn interrupt_lock(&mut self, key: u64) -> bool {
@@ -220,7 +269,10 @@ impl<H: Host> Core<H> {
             return false;
         }
         let (tag, tells) = (*tag, !ask.closes && !ask.interrupted);
-        ask.interrupted = true;
+        if tells {
+            (ask.interrupted, ask.until) = (true, self.host.now().saturating_add(WORD_NS));
+            self.ticking = true;
+        }
         if let Some(pending) = self.pending.get(&tag).filter(|_| tells) {
             self.host.send(pending.service, Outgoing::Cancel { tag });
         }
@@ -229,7 +281,8 @@ impl<H: Host> Core<H> {
 
     /// The backend that had a request for a lock is lost: the next one is asked, where the caller
     /// still waits.
-    pub(super) fn lose_lock(&mut self, key: u64, deadline: u64) {
+    pub(super) fn lose_lock(&mut self, (tag, key): (u64, u64), deadline: u64) {
+        self.locks.unwanted.remove(&tag);
         let Some(parked) = self.parked.get_mut(&key) else { return };
         (parked.tag, parked.deadline) = (None, deadline);
         let Op::Lock(ask) = parked.op else { return };
@@ -270,6 +323,14 @@ impl<H: Host> Core<H> {
     /// itself.
     pub(super) fn close_locks(&mut self, fh: u64) {
         let was_lost = self.locks.lost.remove(&fh);
+        let pending = &mut self.pending;
+        self.locks.unwanted.retain(|tag, (of, _)| {
+            let stays = *of != fh;
+            if !stays {
+                pending.remove(tag);
+            }
+            stays
+        });
         let before = self.locks.table.count(PARTY);
         for key in self.locks.table.close(PARTY, fh) {
             if let Some(parked) = self.unpark(key) {
