@@ -5,7 +5,7 @@ use e2e::{Node, node, wait};
 
 /// A program that evaluates each line that it is asked, with `f` open on a file of the tree: `lk`
 /// sets a lock of fcntl(2), `get` looks for one.
-const LOCKER: &str = "
+pub(crate) const LOCKER: &str = "
 import errno,fcntl,os,signal,struct,sys
 from fcntl import LOCK_EX as EX,LOCK_SH as SH,LOCK_UN as UN,LOCK_NB as NB
 f=os.open('/srv/tree/f',os.O_RDWR|os.O_CREAT)
@@ -18,7 +18,7 @@ def get(kind,start,length):
 def ofd(kind,start,length,fd=f): fcntl.fcntl(fd,37,struct.pack('hhqqi4x',kind,0,start,length,0))
 def do(line):
  try: r=eval(line)
- except OSError as e: return errno.errorcode[e.errno]
+ except OSError as e: return 'EDEADLK' if e.errno==errno.EDEADLK else errno.errorcode[e.errno]
  except KeyboardInterrupt: return 'interrupted'
  return 'done' if r is None else repr(r)
 for line in sys.stdin: print(do(line),flush=True)

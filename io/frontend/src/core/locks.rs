@@ -474,3 +474,6 @@ fn errno(refusal: Refusal) -> Errno {
         Refusal::Full => Errno::NOLCK,
     }
 }
+
+#[cfg(test)]
+mod tests;
