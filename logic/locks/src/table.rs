@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use thiserror::Error;
 
 /// Most locks of one party, each range counted: a database takes some for each of its processes.
-pub const MAX_LOCKS: usize = 4096;
-/// Most requests of one party that wait. Looking for a deadlock goes through the waiters, and so
-/// does each release on their file.
-pub const MAX_WAITERS: usize = 512;
+pub const MAX_LOCKS: usize = 2048;
+/// Most requests of one party that wait. A release goes through the waiters of its file, and for
+/// each through the locks there: with both bounds reached, that takes a millisecond.
+pub const MAX_WAITERS: usize = 256;
 
 /// A lock that somebody wants. [`Kind::Whole`] is of [`Range::ALL`].
 pub type Request = Held;
@@ -80,14 +80,17 @@ impl<F: Ord + Copy> Table<F> {
     /// # Errors
     /// [`Refusal`].
     pub fn lock(&mut self, file: F, request: Request, ticket: Option<u64>) -> Result<Outcome, Refusal> {
-        if request.kind == Kind::Whole && self.converts(file, &request) {
+        let converts = request.kind == Kind::Whole && self.converts(file, &request);
+        if converts {
             self.set(file, &request, None);
         }
         let taken = self.take(file, &request);
         // What was given up, or excludes less than before, lets others in.
-        self.retry(file);
+        if converts || taken == Ok(true) {
+            self.retry(file);
+        }
         if taken != Err(Refusal::Held) {
-            return taken.map(|()| Outcome::Granted);
+            return taken.map(|_| Outcome::Granted);
         }
         let Some(ticket) = ticket else { return Err(Refusal::Held) };
         if self.is_deadlock(file, &request) {
@@ -113,8 +116,9 @@ impl<F: Ord + Copy> Table<F> {
         if splits && !self.has_room(file, &request, None) {
             return Err(Refusal::Full);
         }
-        self.set(file, &request, None);
-        self.retry(file);
+        if self.set(file, &request, None) {
+            self.retry(file);
+        }
         Ok(())
     }
 
@@ -140,12 +144,12 @@ impl<F: Ord + Copy> Table<F> {
     /// Gives up what was set through an open file of a party. Returns the tickets of those that
     /// waited through it, which do so no more.
     pub fn close(&mut self, party: u64, via: u64) -> Vec<u64> {
-        self.give_up(|held| held.owner.party == party && held.via == via)
+        self.give_up(party, |held| held.via == via)
     }
 
     /// Gives up all that a party has, as [`Table::close`].
     pub fn leave(&mut self, party: u64) -> Vec<u64> {
-        self.give_up(|held| held.owner.party == party)
+        self.give_up(party, |_| true)
     }
 
     /// Takes out all waiters of a party, which keeps what it holds. Returns their tickets.
@@ -208,16 +212,17 @@ impl<F: Ord + Copy> Table<F> {
         self.of(file).iter().any(other)
     }
 
-    /// Grants a request, if nothing excludes it.
-    fn take(&mut self, file: F, request: &Request) -> Result<(), Refusal> {
+    /// Grants a request, if nothing excludes it. Whether its owner gave something up by that.
+    fn take(&mut self, file: F, request: &Request) -> Result<bool, Refusal> {
         if self.of(file).iter().any(|held| held.excludes(request)) {
             return Err(Refusal::Held);
         }
         if !self.has_room(file, request, Some(request.mode)) {
             return Err(Refusal::Full);
         }
-        self.set(file, request, Some(request.mode));
-        Ok(())
+        let gave_up = self.set(file, request, Some(request.mode));
+        self.end_circles(request);
+        Ok(gave_up)
     }
 
     /// Whether the party may have the locks that a change leaves it.
@@ -234,16 +239,18 @@ impl<F: Ord + Copy> Table<F> {
         after <= MAX_LOCKS || after <= before
     }
 
-    /// Changes what the owner holds of the range: to `mode`, or to nothing.
-    fn set(&mut self, file: F, request: &Request, mode: Option<Mode>) {
+    /// Changes what the owner holds of the range: to `mode`, or to nothing. Whether it gave
+    /// something up by that.
+    fn set(&mut self, file: F, request: &Request, mode: Option<Mode>) -> bool {
         let held = self.held.entry(file).or_default();
         let before = held.len();
-        change(held, request, mode);
+        let gave_up = change(held, request, mode);
         let after = held.len();
         if held.is_empty() {
             self.held.remove(&file);
         }
         self.recount(request.owner.party, |count| count.0 = (count.0 + after).saturating_sub(before));
+        gave_up
     }
 
     fn recount(&mut self, party: u64, change: impl FnOnce(&mut (usize, usize))) {
@@ -254,21 +261,24 @@ impl<F: Ord + Copy> Table<F> {
         }
     }
 
-    fn give_up(&mut self, which: impl Fn(&Held) -> bool) -> Vec<u64> {
-        let gone = self.remove_waiters(&which);
+    fn give_up(&mut self, party: u64, which: impl Fn(&Held) -> bool) -> Vec<u64> {
+        if self.count(party) == (0, 0) {
+            return Vec::new();
+        }
+        let which = |held: &Held| held.owner.party == party && which(held);
+        let gone = self.remove_waiters(which);
         let mut freed = Vec::new();
-        let mut lost: Vec<u64> = Vec::new();
+        let mut lost = 0;
         for (&file, held) in &mut self.held {
             let before = held.len();
-            lost.extend(held.extract_if(.., |held| which(held)).map(|held| held.owner.party));
+            held.retain(|held| !which(held));
             if held.len() < before {
+                lost += before - held.len();
                 freed.push(file);
             }
         }
         self.held.retain(|_, held| !held.is_empty());
-        for party in lost {
-            self.recount(party, |count| count.0 = count.0.saturating_sub(1));
-        }
+        self.recount(party, |count| count.0 = count.0.saturating_sub(lost));
         freed.into_iter().for_each(|file| self.retry(file));
         gone
     }
@@ -294,27 +304,45 @@ impl<F: Ord + Copy> Table<F> {
         Some(waiter)
     }
 
-    /// Tries the waiters of a file, until none of them gets anything. Each pass but the last ends
-    /// the wait of one of them.
+    /// Tries the waiters of a file, until none of them gets anything: who gets one lock may give
+    /// another up by that.
     fn retry(&mut self, file: F) {
-        while let Some((ticket, result)) = self.next_settled(file) {
-            self.remove_waiter(ticket);
-            self.settled.push((ticket, result));
+        let mut goes_on = true;
+        while std::mem::take(&mut goes_on) {
+            for ticket in self.queues.get(&file).cloned().unwrap_or_default() {
+                let Some(request) = self.waiters.get(&ticket).map(|waiter| waiter.request) else { continue };
+                let taken = self.take(file, &request);
+                if taken == Err(Refusal::Held) {
+                    continue;
+                }
+                goes_on |= taken == Ok(true);
+                self.remove_waiter(ticket);
+                self.settled.push((ticket, taken.map(|_| ())));
+            }
         }
     }
 
-    fn next_settled(&mut self, file: F) -> Option<Settled> {
-        for ticket in self.queues.get(&file)?.clone() {
-            let Some(request) = self.waiters.get(&ticket).map(|waiter| waiter.request) else { continue };
-            match self.take(file, &request) {
-                Err(Refusal::Held) if self.is_deadlock(file, &request) => {
-                    return Some((ticket, Err(Refusal::Deadlock)));
-                }
-                Err(Refusal::Held) => {}
-                result => return Some((ticket, result)),
-            }
+    /// Ends waits of an owner that has just got a lock, by which it may have begun to wait for
+    /// itself: only an owner with several threads waits and gets something.
+    fn end_circles(&mut self, got: &Request) {
+        if got.kind == Kind::Whole {
+            return;
         }
-        None
+        while let Some(ticket) = self.circle(got.owner) {
+            self.remove_waiter(ticket);
+            self.settled.push((ticket, Err(Refusal::Deadlock)));
+        }
+    }
+
+    /// The wait of an owner by which it waits for itself.
+    fn circle(&self, owner: Owner) -> Option<u64> {
+        let waits = || self.waits_of(owner);
+        let blockers = waits().flat_map(|(_, waiter)| self.blockers(waiter.file, &waiter.request));
+        // All at once first: there is none but for the rarest.
+        if !self.reaches(blockers.collect(), owner) {
+            return None;
+        }
+        waits().find(|(_, waiter)| self.is_deadlock(waiter.file, &waiter.request)).map(|(ticket, _)| ticket)
     }
 
     /// Whether the request's owner would wait for itself. Locks of flock(2) are not looked at: they
@@ -323,21 +351,28 @@ impl<F: Ord + Copy> Table<F> {
         if request.kind == Kind::Whole {
             return false;
         }
+        self.reaches(self.blockers(file, request).collect(), request.owner)
+    }
+
+    /// Whether one of these owners is `sought`, or waits for it.
+    fn reaches(&self, mut next: Vec<Owner>, sought: Owner) -> bool {
         let mut seen: BTreeSet<Owner> = BTreeSet::new();
-        let mut next: Vec<Owner> = self.blockers(file, request).collect();
         while let Some(owner) = next.pop() {
-            if owner == request.owner {
+            if owner == sought {
                 return true;
             }
             if seen.insert(owner) {
-                let waits = self
-                    .waiters
-                    .values()
-                    .filter(|waiter| waiter.request.owner == owner && waiter.request.kind == Kind::Record);
-                next.extend(waits.flat_map(|waiter| self.blockers(waiter.file, &waiter.request)));
+                let waits = self.waits_of(owner);
+                next.extend(waits.flat_map(|(_, waiter)| self.blockers(waiter.file, &waiter.request)));
             }
         }
         false
+    }
+
+    fn waits_of(&self, owner: Owner) -> impl Iterator<Item = (u64, &Waiter<F>)> {
+        let waiters = self.waiters.iter().map(|(&ticket, waiter)| (ticket, waiter));
+        waiters
+            .filter(move |(_, waiter)| waiter.request.owner == owner && waiter.request.kind == Kind::Record)
     }
 
     fn blockers<'t>(&'t self, file: F, request: &'t Request) -> impl Iterator<Item = Owner> + 't {
@@ -351,17 +386,19 @@ fn cut(range: Range, other: Range) -> Vec<Range> {
 }
 
 /// Changes what an owner holds of a range, to `mode` or to nothing: what it held there is split,
-/// and what touches it in the same mode is joined.
-fn change(all: &mut Vec<Held>, request: &Request, mode: Option<Mode>) {
+/// and what touches it in the same mode is joined. Whether something was split or is gone.
+fn change(all: &mut Vec<Held>, request: &Request, mode: Option<Mode>) -> bool {
     let is_its = |held: &Held| held.owner == request.owner && held.kind == request.kind;
     let mut joined = request.range;
     let mut parts = Vec::new();
+    let mut gave_up = false;
     all.retain(|held| {
         let same = is_its(held) && mode == Some(held.mode) && held.range.touches(request.range);
         let cuts = is_its(held) && held.range.overlaps(request.range);
         if same {
             joined = joined.joined(held.range);
         } else if cuts {
+            gave_up = true;
             parts.extend(held.range.without(request.range).map(|range| Held { range, ..*held }));
         }
         !same && !cuts
@@ -370,4 +407,5 @@ fn change(all: &mut Vec<Held>, request: &Request, mode: Option<Mode>) {
     if let Some(mode) = mode {
         all.push(Held { mode, range: joined, ..*request });
     }
+    gave_up
 }

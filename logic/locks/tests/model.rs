@@ -86,6 +86,7 @@ impl Model {
         for (file, wait) in self.waits.values() {
             counts[wait.owner.party as usize].1 += 1;
             prop_assert!(!self.blockers(*file, wait).is_empty(), "nobody is in its way");
+            prop_assert!(!self.is_circle(*file, wait), "it would wait for ever");
         }
         for (party, count) in counts.into_iter().enumerate() {
             prop_assert_eq!(table.count(party as u64), count);

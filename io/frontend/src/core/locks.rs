@@ -16,7 +16,7 @@ use super::backend::Violation;
 use super::names::take;
 use super::parked::{Op, Parked};
 use super::{Call, Core, Pending, Purpose, Ready};
-use crate::handle::{Body, Flow, Handle};
+use crate::handle::{Body, Flow, Handle, Standing};
 use crate::host::{Host, Outgoing};
 use crate::tree::{Node, SERVICES_MAX};
 
@@ -295,6 +295,10 @@ impl<H: Host> Core<H> {
 
     /// The locks that a session had at the backend before, as the next one is asked for them.
     pub(super) fn claims(&self, handle: &Handle) -> Vec<Lock> {
+        // On the way of every call: most have their session.
+        if matches!(&handle.body, Body::Session(session) if session.standing == Standing::Open) {
+            return Vec::new();
+        }
         let of = self.locks.table.of(handle.node.number()).iter();
         let again = |held: &Held| {
             let told = told(held);
