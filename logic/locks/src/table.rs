@@ -85,8 +85,8 @@ impl<F: Ord + Copy> Table<F> {
             self.set(file, &request, None);
         }
         let taken = self.take(file, &request);
-        // What was given up, or excludes less than before, lets others in.
-        if converts || taken == Ok(true) {
+        // What was given up or handed over, or excludes less than before, lets others in.
+        if converts || matches!(taken, Ok(true) | Err(Refusal::Full)) {
             self.retry(file);
         }
         if taken != Err(Refusal::Held) {

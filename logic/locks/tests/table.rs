@@ -141,6 +141,21 @@ fn what_is_handed_over_no_waiter_gets_unless_it_is_not_all() {
     assert_eq!(table.settled(), [(2, Ok(()))]);
 }
 
+/// A waiter was forgotten: what it waited for was nobody's, and nobody gave it up.
+#[test]
+fn what_is_handed_over_and_not_taken_is_the_waiters() {
+    let mut table = Table::default();
+    table.lock(FILE, want(1, EXCLUSIVE, 0, 9), None).expect("free");
+    table.lock(FILE, want(2, EXCLUSIVE, 5, 5), Some(2)).expect("it waits");
+    for at in 0..MAX_LOCKS as u64 {
+        table.lock(FILE + 1, want(3, EXCLUSIVE, 2 * at, 2 * at), None).expect("room");
+    }
+    let again = want(3, EXCLUSIVE, 0, 9);
+    assert!(table.hand_over(FILE, 1, &again));
+    assert_eq!(table.lock(FILE, again, None), Err(Refusal::Full));
+    assert_eq!(table.settled(), [(2, Ok(()))]);
+}
+
 #[test]
 fn no_party_has_more_than_its_bounds() {
     let mut table = Table::default();
