@@ -4,13 +4,13 @@
 #![cfg_attr(feature = "fuzzing", no_main)]
 
 use wire::service::{
-    Attributes, Change, Entry, Header, Kind, List, Node, Operation, Phase, Range, Room, SERIAL_BITS, Terms,
-    XattrChange, below, flags, is_target, is_xattr_name, offset_of, root_of,
+    Attributes, Change, Entry, Header, Kind, List, Lock, Node, Operation, Phase, Range, Room, SERIAL_BITS,
+    Terms, XattrChange, below, flags, is_target, is_xattr_name, offset_of, root_of,
 };
 
 fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 11 {
+    match kind % 12 {
         0 => {
             if let Ok(node) = Node::decode(bytes) {
                 assert_eq!(node.encode(), bytes);
@@ -66,6 +66,12 @@ fuzz::target!(|bytes: &[u8]| {
             if let Ok(change) = XattrChange::decode(bytes) {
                 assert_eq!(change.encode(), bytes);
                 assert!(is_xattr_name(change.name));
+            }
+        }
+        10 => {
+            if let Ok(lock) = Lock::decode(bytes) {
+                assert_eq!(lock.encode(), bytes);
+                assert!(lock.range.0 <= lock.range.1);
             }
         }
         _ => whole(bytes),

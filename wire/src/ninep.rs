@@ -42,6 +42,22 @@ pub mod set {
     pub const CHANGED_SAID: u32 = 1 << 8;
 }
 
+/// Numbers of `Tlock` and its answer.
+pub mod lock {
+    /// `type`: excludes who would write.
+    pub const SHARED: u8 = 0;
+    /// `type`: excludes all others.
+    pub const EXCLUSIVE: u8 = 1;
+    /// `type`: no lock.
+    pub const NONE: u8 = 2;
+    /// Flag: the request waits for the lock.
+    pub const WAIT: u32 = 1;
+    /// Status: it is done.
+    pub const DONE: u8 = 0;
+    /// Status: another owner is in the way.
+    pub const HELD: u8 = 1;
+}
+
 /// Numbers of the messages; an answer has the number after its request's.
 mod number {
     pub(super) const LERROR: u8 = 7;
@@ -122,6 +138,21 @@ impl Qid {
     }
 }
 
+/// A lock of a record: the fields of `Tlock`, `Tgetlock` and `Rgetlock`. Nobody has checked them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordLock<'a> {
+    /// [`lock::SHARED`], [`lock::EXCLUSIVE`] or [`lock::NONE`].
+    pub mode: u8,
+    /// First byte.
+    pub start: u64,
+    /// How many bytes; 0: to the end of the file.
+    pub length: u64,
+    /// The process of the owner, by its client's count.
+    pub process: u32,
+    /// The client's name for itself.
+    pub client: &'a [u8],
+}
+
 /// Seconds and nanoseconds.
 pub type Time = (u64, u64);
 
@@ -151,7 +182,8 @@ pub enum Request<'a> {
     XattrCreate { fid: u32, name: &'a [u8], size: u64, flags: u32 },
     Readdir { fid: u32, offset: u64, count: u32 },
     Fsync { fid: u32 },
-    Lock { fid: u32 },
+    Lock { fid: u32, flags: u32, lock: RecordLock<'a> },
+    Getlock { fid: u32, lock: RecordLock<'a> },
     Link { folder: u32, fid: u32, name: &'a [u8] },
     Mkdir { folder: u32, name: &'a [u8], mode: u32 },
     Renameat { from: u32, name: &'a [u8], to: u32, new_name: &'a [u8] },
@@ -189,6 +221,12 @@ impl<'a> Fields<'a> {
     fn string(&mut self) -> Option<&'a [u8]> {
         let length = self.u16()?;
         self.bytes(length.into())
+    }
+
+    /// All of a lock but its mode, which has come before.
+    fn lock(&mut self, mode: u8) -> Option<RecordLock<'a>> {
+        let (start, length, process, client) = (self.u64()?, self.u64()?, self.u32()?, self.string()?);
+        Some(RecordLock { mode, start, length, process, client })
     }
 
     fn time(&mut self) -> Option<Time> {
@@ -315,20 +353,12 @@ fn body<'a>(number: u8, f: &mut Fields<'a>) -> Result<Option<Request<'a>>, Ninep
             Some(Request::Fsync { fid })
         },
         LOCK => |f: &mut Fields<'a>| {
-            let (fid, _kind, _flags) = (f.u32()?, f.array::<1>()?, f.u32()?);
-            f.u64()?;
-            f.u64()?;
-            f.u32()?;
-            f.string()?;
-            Some(Request::Lock { fid })
+            let (fid, [mode], flags) = (f.u32()?, f.array::<1>()?, f.u32()?);
+            Some(Request::Lock { fid, flags, lock: f.lock(mode)? })
         },
         GETLOCK => |f: &mut Fields<'a>| {
-            let (fid, _kind) = (f.u32()?, f.array::<1>()?);
-            f.u64()?;
-            f.u64()?;
-            f.u32()?;
-            f.string()?;
-            Some(Request::Lock { fid })
+            let (fid, [mode]) = (f.u32()?, f.array::<1>()?);
+            Some(Request::Getlock { fid, lock: f.lock(mode)? })
         },
         LINK => {
             |f: &mut Fields<'a>| Some(Request::Link { folder: f.u32()?, fid: f.u32()?, name: f.string()? })
@@ -417,6 +447,16 @@ pub enum Reply {
     /// Bytes that may be read of the value, or of the list.
     XattrWalk(u64),
     XattrCreate,
+    /// [`lock::DONE`] or [`lock::HELD`].
+    Lock(u8),
+    /// The lock that is in the way, of which no client is told; or the one that was asked for, with
+    /// [`lock::NONE`].
+    Getlock {
+        mode: u8,
+        start: u64,
+        length: u64,
+        process: u32,
+    },
 }
 
 /// Appends an entry of a listing; false, and nothing is appended, where it would go beyond `most`
@@ -468,6 +508,8 @@ impl Reply {
             Self::Unlinkat => number::UNLINKAT,
             Self::XattrWalk(_) => number::XATTRWALK,
             Self::XattrCreate => number::XATTRCREATE,
+            Self::Lock(_) => number::LOCK,
+            Self::Getlock { .. } => number::GETLOCK,
         };
         request + 1
     }
@@ -517,6 +559,14 @@ impl Reply {
             Self::Flush | Self::Clunk | Self::Remove | Self::Rename | Self::Setattr => {}
             Self::Fsync | Self::Link | Self::Renameat | Self::Unlinkat | Self::XattrCreate => {}
             Self::XattrWalk(size) => out.extend_from_slice(&size.to_le_bytes()),
+            Self::Lock(status) => out.push(*status),
+            Self::Getlock { mode, start, length, process } => {
+                out.push(*mode);
+                out.extend_from_slice(&start.to_le_bytes());
+                out.extend_from_slice(&length.to_le_bytes());
+                out.extend_from_slice(&process.to_le_bytes());
+                out.extend_from_slice(&0_u16.to_le_bytes());
+            }
         }
     }
 }
@@ -571,6 +621,13 @@ mod tests {
         assert_eq!(Request::decode(&walk), Ok((5, Request::Walk { fid: 1, new: 2, names })));
         let write = message(number::WRITE, b"\x01\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0abc");
         assert_eq!(Request::decode(&write), Ok((5, Request::Write { fid: 1, offset: 2, data: b"abc" })));
+        let body = b"\x01\0\0\0\x01\x01\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x01\0c";
+        let owned = message(number::LOCK, body);
+        let wanted = RecordLock { mode: lock::EXCLUSIVE, start: 2, length: 3, process: 4, client: b"c" };
+        assert_eq!(
+            Request::decode(&owned),
+            Ok((5, Request::Lock { fid: 1, flags: lock::WAIT, lock: wanted }))
+        );
     }
 
     #[test]
@@ -615,6 +672,8 @@ mod tests {
             (Reply::Open(qid), 7 + 17, 13),
             (Reply::Error(2), 11, 7),
             (Reply::Walk(vec![qid; 2]), 7 + 2 + 26, 111),
+            (Reply::Lock(lock::HELD), 8, 53),
+            (Reply::Getlock { mode: lock::NONE, start: 0, length: 0, process: 0 }, 7 + 23, 55),
         ] {
             let mut out = Vec::new();
             reply.encode(7, &mut out);

@@ -6,10 +6,12 @@
 //! first, with [`Kind::Hello`]. A consumer numbers its sessions and tags itself; a tag is unique
 //! among its outstanding requests. Session 0 always exists, with the defaults of the domain.
 
+mod locks;
 mod nodes;
 mod terms;
 mod xattrs;
 
+pub use locks::{Lock, LockMode};
 pub use nodes::{
     Attributes, Change, Entry, List, Node, Operation, Range, Room, below, is_target, offset_of, root_of,
 };
@@ -20,12 +22,14 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Newest version of this protocol; an [`Export::version`] says the oldest that has all it uses.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// The oldest version with symbolic links ([`Behaviour::Symlink`]) and [`Kind::Room`].
 pub const VERSION_WITH_LINKS: u32 = 4;
 /// The oldest version with extended attributes: [`Kind::GetXattr`], [`Kind::ListXattrs`] and
 /// [`Kind::SetXattr`].
 pub const VERSION_WITH_XATTRS: u32 = 5;
+/// The oldest version with locks: [`Kind::Lock`] and [`Kind::TestLock`].
+pub const VERSION_WITH_LOCKS: u32 = 6;
 /// Oldest version that is understood: files that answer, and nothing else.
 pub const VERSION_MIN: u32 = 1;
 /// Bytes of a [`Header`].
@@ -81,6 +85,8 @@ pub const MAX_XATTR_NAME_BYTES: usize = 255;
 pub const MAX_XATTR_BYTES: usize = 4096;
 /// Longest value, and longest list of names, that a server tells: as long as Linux knows them.
 pub const MAX_XATTR_ANSWER_BYTES: usize = 64 * 1024;
+/// Bytes of a [`Lock`].
+pub const LOCK_BYTES: usize = 32;
 /// Bytes of a [`Terms`].
 pub const TERMS_BYTES: usize = 8;
 /// A user or a group that is not said: whoever owns the mount.
@@ -117,6 +123,18 @@ pub mod ready {
     pub const ALL: u32 = READ | WRITE | PRIORITY | ERROR;
 }
 
+/// Bits of [`Lock::flags`].
+pub mod lock {
+    /// The request waits until it is granted, or cancelled.
+    pub const WAIT: u8 = 1;
+    /// A lock of flock(2): of the whole file, apart from those of fcntl(2).
+    pub const WHOLE: u8 = 2;
+    /// The owner had this lock at an earlier server, or over an earlier channel.
+    pub const AGAIN: u8 = 4;
+    /// Every bit that this version knows; others must be zero.
+    pub const ALL: u8 = WAIT | WHOLE | AGAIN;
+}
+
 /// The kind of a message. The discriminant is the byte value on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
@@ -132,7 +150,7 @@ pub enum Kind {
     /// Backend → consumer: the answer to `tag`; `status` is 0 or an errno.
     Response = 5,
     /// Consumer → backend: nobody waits for `tag` any more. The backend answers nothing for it, or
-    /// has already.
+    /// has already. A [`Kind::Lock`] is answered all the same: who asked has to know what it holds.
     Cancel = 6,
     /// Consumer → backend: the session is over; its outstanding requests are cancelled. Not
     /// answered.
@@ -197,6 +215,13 @@ pub enum Kind {
     /// Consumer → backend: changes an extended attribute of the node `file`; payload is an
     /// [`XattrChange`]. Answered by nothing.
     SetXattr = 28,
+    /// Consumer → backend: sets or gives up a lock on the file of this session; payload is a
+    /// [`Lock`]. Answered by nothing, when it is granted; `Cancel` of one that waits is answered
+    /// with `EINTR` under its tag.
+    Lock = 29,
+    /// Consumer → backend: which lock is in the way of the one in the payload, a [`Lock`]. Answered
+    /// by a [`Lock`], of [`LockMode::None`] where none is.
+    TestLock = 30,
 }
 
 impl TryFrom<u16> for Kind {
@@ -229,6 +254,8 @@ impl TryFrom<u16> for Kind {
             26 => Self::GetXattr,
             27 => Self::ListXattrs,
             28 => Self::SetXattr,
+            29 => Self::Lock,
+            30 => Self::TestLock,
             other => return Err(DecodeError::UnknownKind(other)),
         })
     }

@@ -1,6 +1,7 @@
 //! A file tree between nodes: a domain of another node reads and writes it as one of the tree's own
 //! node does.
 
+use crate::file_locks::LOCKER;
 use crate::file_trees::{LOOK, Program};
 use e2e::cluster::{Bed, Host};
 use std::time::Duration;
@@ -96,4 +97,33 @@ fn a_tree_of_another_node_is_the_same_tree_whatever_dies_on_the_way() {
     reader.end();
     alpha.ok(&["down", "house"]);
     bed.finish();
+}
+
+#[test]
+fn locks_hold_between_nodes() {
+    let Some(bed) = Bed::with_etcd(2, 1) else { return };
+    bed.join_all(1, &[]);
+    let [alpha, beta] = [bed.host(0), bed.host(1)];
+    alpha.up_ok(&topology());
+    bed.until("the tree is served", TIMEOUT, || {
+        ["hall", "attic"].iter().all(|domain| alpha.run(&["exec", domain, "--", "ls", "/srv/tree"]).code == 0)
+    });
+    let locker = |host: &Host, domain: &str| {
+        Program::run(host.command(&["exec", "-i", domain, "--", "/usr/bin/python3", "-c", LOCKER]))
+    };
+    let (mut hall, mut attic) = (locker(alpha, "hall"), locker(beta, "attic"));
+    assert_eq!(hall.ask("lk(EX,0,10)"), "done");
+    assert_eq!(hall.ask("fl(SH)"), "done");
+    assert_eq!(attic.ask("lk(SH|NB,9,1)"), "EAGAIN");
+    assert_eq!(attic.ask("get(fcntl.F_RDLCK,0,0)"), "(1, 0, 10, 0)");
+    assert_eq!(attic.ask("fl(EX|NB)"), "EAGAIN");
+    attic.say("lk(EX)");
+    let pid = hall.ask("os.getpid()");
+    alpha.ok(&["exec", "hall", "--", "kill", "-9", &pid]);
+    assert_eq!(attic.hear(), "done");
+    hall.gone();
+    let mut hall = locker(alpha, "hall");
+    assert_eq!(hall.ask("lk(SH|NB)"), "EAGAIN");
+    hall.end();
+    attic.end();
 }

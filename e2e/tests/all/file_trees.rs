@@ -11,7 +11,7 @@ const KILLS: u32 = 3;
 
 /// A distributed container in which `disk` serves a tree; `hall` and `attic` write to it, `cellar`
 /// reads.
-fn topology(settings: &str) -> String {
+pub(crate) fn topology(settings: &str) -> String {
     let client = |name: &str| {
         format!(
             "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"infinity\"]\n\
@@ -30,14 +30,14 @@ fn topology(settings: &str) -> String {
     )
 }
 
-fn start(settings: &str) -> Option<Node> {
+pub(crate) fn start(settings: &str) -> Option<Node> {
     let node = Node::start()?;
     node.up_ok(&topology(settings));
     wait::until("the tree is served", || node.shell("cellar", "ls /srv/tree").code == 0);
     Some(node)
 }
 
-fn server(node: &Node) -> u32 {
+pub(crate) fn server(node: &Node) -> u32 {
     let tree = node.json(&["inspect", "dc/house/domains/disk"]);
     tree["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs")
 }
@@ -75,8 +75,21 @@ impl Program {
     }
 
     pub(crate) fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        self.hear()
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().expect("its input"), "{line}").expect("asked");
+    }
+
+    pub(crate) fn hear(&mut self) -> String {
         self.lines.next().expect("a line").expect("read")
+    }
+
+    /// Waits until it has ended, however.
+    pub(crate) fn gone(mut self) {
+        self.child.wait().expect("it ends");
     }
 
     pub(crate) fn end(mut self) {

@@ -32,6 +32,7 @@ mod event_formats;
 mod event_modules;
 mod events;
 mod faults;
+mod file_locks;
 mod file_trees;
 mod full_disks;
 mod gateways;

@@ -27,8 +27,6 @@ pub(crate) const FUSE_UNIQUE_RESEND: u64 = 1 << 63;
 pub(crate) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// Open flag: the memory that `backing_id` of the reply names is behind the file (7.40).
 pub(crate) const FOPEN_PASSTHROUGH: u32 = 1 << 7;
-/// Open flag: no `FLUSH` at close (7.35).
-pub(crate) const FOPEN_NOFLUSH: u32 = 1 << 5;
 
 /// `struct fuse_init_in` since 7.36; before, the request ends after `flags`.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]

@@ -20,7 +20,7 @@ pub(crate) const HEAD_BYTES: usize = 32;
 /// Longest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = HALF_BYTES as usize - HEAD_BYTES;
 /// Most slots that a ledger is read to: beyond, the file is not ours.
-pub(crate) const SLOTS_MAX: usize = 4129;
+pub(crate) const SLOTS_MAX: usize = 4130;
 /// A cleared slot gives its memory back from here on; the first page of each half is kept for the
 /// next record.
 const KEPT_BYTES: u64 = 4096;

@@ -47,8 +47,9 @@ pub use crate::handover::HANDOVER_BYTES_MAX;
 pub use crate::launch::{Entrances, Handed, Launch, LaunchError, LaunchOrder, receive_launch, send_launch};
 pub use crate::privilege::Identity;
 
-/// Slots of the ledger: one for the mount, one for each open file, one for each service's defaults.
-const _: () = assert!(crate::core::DEFAULTS_FIRST + crate::tree::SERVICES_MAX <= crate::ledger::SLOTS_MAX);
+/// Slots of the ledger: one for the mount, one for each open file, one for each service's defaults,
+/// one for locks.
+const _: () = assert!(crate::core::LOCKS_SLOT < crate::ledger::SLOTS_MAX);
 
 /// A frontend's configuration.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use thiserror::Error;
 use wire::control::MountedService;
 use wire::service::{
     Behaviour, Export, FileExport, Node as Described, OWN_FOLDER, OWNER_NONE, SERIAL_BITS, VERSION,
-    VERSION_MIN, VERSION_WITH_LINKS, VERSION_WITH_XATTRS, root_of,
+    VERSION_MIN, VERSION_WITH_LINKS, VERSION_WITH_LOCKS, VERSION_WITH_XATTRS, root_of,
 };
 
 /// Most services that one domain shows, those of the past included.
@@ -310,6 +310,12 @@ impl Tree {
     pub(crate) fn has_xattrs(&self, at: usize) -> bool {
         let export = self.services.get(at).and_then(|service| service.export.as_ref());
         export.is_some_and(|export| export.version >= VERSION_WITH_XATTRS)
+    }
+
+    /// Whether a service grants locks on files in its folders.
+    pub(crate) fn has_locks(&self, at: usize) -> bool {
+        let export = self.services.get(at).and_then(|service| service.export.as_ref());
+        export.is_some_and(|export| export.version >= VERSION_WITH_LOCKS)
     }
 
     /// The folder of the one service that can be asked for its room; none where there are several.

@@ -3,6 +3,7 @@
 use crate::call::{Call, Caller, Process, Reply};
 use crate::file::File;
 use crate::id::SessionId;
+use crate::locks::{Asked, Locks};
 use crate::tree::{self, Bytes};
 use crate::wake::Wake;
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use wire::control::Consumer;
-use wire::service::{Behaviour, Export, Kind, MAX_ANSWER_BYTES, OpenInfo, SESSION_NONE, root_of};
+use wire::service::{Behaviour, Export, Kind, Lock, MAX_ANSWER_BYTES, OpenInfo, SESSION_NONE, root_of};
 
 /// The loop's token of the bell of the service's other threads.
 const BELL: u32 = 0;
@@ -48,6 +49,7 @@ pub struct Engine<S> {
     sessions: HashMap<SessionId, Opened>,
     /// Requests that are answered later.
     later: HashMap<(LinkId, u64), Arc<AtomicBool>>,
+    locks: Locks,
     requests: u64,
     /// Why it can't go on.
     over: Option<String>,
@@ -72,6 +74,7 @@ impl<S> Engine<S> {
             consumers: HashMap::new(),
             sessions: HashMap::new(),
             later: HashMap::new(),
+            locks: Locks::default(),
             requests: 0,
             over: None,
         }
@@ -199,6 +202,8 @@ impl<S> session::Service for Engine<S> {
             self.over = Some(format!("its bell can't be watched: {error}"));
         }
         self.files.iter().filter_map(|file| file.stream.as_ref()).for_each(crate::Stream::serve);
+        let grace = self.files.iter().filter_map(|file| file.locks).max().unwrap_or_default();
+        self.locks.begin((!grace.is_zero()).then(|| ctx.now() + grace));
     }
 
     fn attach(&mut self, _: &mut dyn Context, link: LinkId, consumer: &Consumer) {
@@ -213,7 +218,10 @@ impl<S> session::Service for Engine<S> {
             over.fetch_or(!stays, Ordering::AcqRel);
             stays
         });
-        self.consumers.remove(&link);
+        if let Some(consumer) = self.consumers.remove(&link) {
+            self.locks.leave(link, &consumer, ctx.now());
+        }
+        self.answer_locks(ctx);
     }
 
     fn open(&mut self, ctx: &mut dyn Context, to: ReplyTo, info: &OpenInfo) {
@@ -281,6 +289,9 @@ impl<S> session::Service for Engine<S> {
         if matches!(kind, Kind::ReadAt | Kind::WriteAt | Kind::Sync) {
             return self.bytes_at(ctx, to, kind, payload);
         }
+        if matches!(kind, Kind::Lock | Kind::TestLock) {
+            return self.lock(ctx, to, kind, payload);
+        }
         self.answer(ctx, to, (to.file, MAX_ANSWER_BYTES), |file, _, call| {
             // Such an answer is made of a node, which a function can't promise for later.
             call.asked = None;
@@ -307,10 +318,18 @@ impl<S> session::Service for Engine<S> {
         if let Some(over) = self.later.remove(&(link, tag)) {
             over.store(true, Ordering::Release);
         }
+        self.locks.forget(link, tag);
+    }
+
+    fn interrupt(&mut self, ctx: &mut dyn Context, link: LinkId, tag: u64) {
+        self.locks.interrupt(link, tag);
+        self.answer_locks(ctx);
     }
 
     fn close(&mut self, ctx: &mut dyn Context, link: LinkId, session: u64) {
         self.close_session(ctx, SessionId { link, session }, false);
+        self.locks.close(link, session);
+        self.answer_locks(ctx);
     }
 
     fn settings(&mut self, _: &mut dyn Context, settings: &Value) -> Result<(), String> {
@@ -344,7 +363,7 @@ impl<S> session::Service for Engine<S> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.timers.iter().map(|timer| timer.next).min()
+        self.timers.iter().map(|timer| timer.next).chain(self.locks.deadline()).min()
     }
 
     fn expired(&mut self, ctx: &mut dyn Context) {
@@ -353,6 +372,8 @@ impl<S> session::Service for Engine<S> {
             timer.next = (timer.next + timer.period).max(now);
             (timer.function)(&mut self.state);
         }
+        self.locks.expired(now);
+        self.answer_locks(ctx);
     }
 
     fn over(&self) -> Option<&str> {
@@ -365,7 +386,11 @@ impl<S> session::Service for Engine<S> {
             .iter()
             .filter_map(|file| Some((file.export.name.clone()?, file.stream.as_ref()?.state())));
         let streams: serde_json::Map<String, Value> = streams.collect();
-        json!({ "requests": self.requests, "sessions": self.sessions.len(), "later": self.later.len(), "streams": streams })
+        let (locks, waiting) = self.locks.count();
+        json!({
+            "requests": self.requests, "sessions": self.sessions.len(), "later": self.later.len(),
+            "locks": locks, "locks_waiting": waiting, "streams": streams,
+        })
     }
 
     fn state_for(&self, link: LinkId) -> Value {
@@ -385,6 +410,32 @@ impl<S> session::Service for Engine<S> {
 }
 
 impl<S> Engine<S> {
+    /// A lock on a file that was opened.
+    fn lock(&mut self, ctx: &mut dyn Context, to: ReplyTo, kind: Kind, payload: &[u8]) {
+        self.requests += 1;
+        let opened = self.sessions.get(&SessionId { link: to.link, session: to.session });
+        let consumer = self.consumers.get(&to.link);
+        let has_locks =
+            |file: u32| self.files.get(root_of(file) as usize).is_some_and(|it| it.locks.is_some());
+        let refused = match (opened, consumer, Lock::decode(payload)) {
+            (Some(opened), _, _) if !has_locks(opened.file) => Errno::OPNOTSUPP,
+            (Some(opened), Some(consumer), Ok(lock)) => {
+                let (file, tests) = (opened.file, kind == Kind::TestLock);
+                self.locks.ask(Asked { to, file, lock, tests }, consumer, opened.flags);
+                return self.answer_locks(ctx);
+            }
+            (Some(_), _, _) => Errno::INVAL,
+            (None, _, _) => Errno::BADF,
+        };
+        ctx.answer(to, Err(refused), &[]);
+    }
+
+    fn answer_locks(&mut self, ctx: &mut dyn Context) {
+        for (to, answer) in self.locks.due() {
+            ctx.answer(to, answer.as_deref().map_err(|errno| *errno), &[]);
+        }
+    }
+
     /// Bytes at an offset of a file that was opened, or of a device.
     fn bytes_at(&mut self, ctx: &mut dyn Context, to: ReplyTo, kind: Kind, payload: &[u8]) {
         let opened = self.sessions.get(&SessionId { link: to.link, session: to.session });

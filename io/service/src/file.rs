@@ -4,7 +4,10 @@ use crate::call::{Call, Reply};
 use crate::folder::Folder;
 use crate::stream::Stream;
 use rustix::io::Errno;
-use wire::service::{Behaviour, FileExport, VERSION_MIN, VERSION_WITH_LINKS, VERSION_WITH_XATTRS};
+use std::time::Duration;
+use wire::service::{
+    Behaviour, FileExport, VERSION_MIN, VERSION_WITH_LINKS, VERSION_WITH_LOCKS, VERSION_WITH_XATTRS,
+};
 
 type Opened<S> = Box<dyn FnMut(&mut S, &mut Call<'_>) -> Result<(), Errno>>;
 type Closed<S> = Box<dyn FnMut(&mut S, &mut Call<'_>)>;
@@ -19,6 +22,9 @@ pub struct File<S> {
     pub(crate) export: FileExport,
     /// The oldest version of the protocol that has what it uses beside its behaviour.
     pub(crate) version: u32,
+    /// Whether files below it can be locked: for so long after the start of the service only by
+    /// who had the lock before.
+    pub(crate) locks: Option<Duration>,
     pub(crate) stream: Option<Stream>,
     pub(crate) folder: Option<Box<dyn Folder>>,
     pub(crate) opened: Option<Opened<S>>,
@@ -36,6 +42,7 @@ impl<S> File<S> {
         Self {
             export,
             version: VERSION_MIN,
+            locks: None,
             stream: None,
             folder: None,
             opened: None,
@@ -64,6 +71,16 @@ impl<S> File<S> {
     /// there are asked. Consumers that are older than that do not get the service.
     pub fn with_xattrs(&mut self) -> &mut Self {
         self.version = self.version.max(VERSION_WITH_XATTRS);
+        self
+    }
+
+    /// Files below this folder can be locked, by fcntl(2) and flock(2), between all domains that
+    /// see them. `grace`: for so long after the start of the service, locks are granted only to
+    /// those who had them at the service before; zero where there was none. Consumers that are
+    /// older than that do not get the service.
+    pub fn with_locks(&mut self, grace: Duration) -> &mut Self {
+        self.version = self.version.max(VERSION_WITH_LOCKS);
+        self.locks = Some(grace);
         self
     }
 

@@ -10,6 +10,7 @@ mod engine;
 mod file;
 mod folder;
 mod id;
+mod locks;
 mod service;
 mod stream;
 mod tree;

@@ -31,6 +31,9 @@ use wire::files::{KIND, READ, STORE_VARIABLE, Settings, WRITE};
 
 /// How often unlinked files are looked for that nobody came back to.
 const SWEEP: Duration = Duration::from_secs(5);
+/// For so long after the start only those get locks who had them at the server before: frontends
+/// are told of a new server, and open their files again, within some tenths of a second.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Makes the service from its admitted settings. `folder` has the trees whose file names no store.
 ///
@@ -45,9 +48,13 @@ pub fn service(
     let settings = parsed(settings)?;
     let place = place(name, &settings, folder)?;
     let store = Store::open(&place, limits(&settings)).map_err(|error| error.to_string())?;
+    let grace = if store.is_new() { Duration::ZERO } else { GRACE };
     let store = Rc::new(RefCell::new(store));
     let mut files = Service::new(name, Rc::clone(&store)).map_err(said)?;
-    files.folder(wire::service::OWN_FOLDER, READ, Some(WRITE), Tree::new(store)?).with_xattrs();
+    files
+        .folder(wire::service::OWN_FOLDER, READ, Some(WRITE), Tree::new(store)?)
+        .with_xattrs()
+        .with_locks(grace);
     files.every(SWEEP, |store| store.borrow_mut().sweep(Instant::now()));
     let before = settings;
     files.on_settings(move |store, value| {

@@ -77,6 +77,8 @@ pub struct Store {
     pub(crate) root: Arc<OwnedFd>,
     pub(crate) apart: OwnedFd,
     device: u64,
+    /// Whether nobody has served the directory before.
+    is_new: bool,
     pub(crate) numbers: Numbers,
     folders: Descriptors,
     files: Descriptors,
@@ -130,10 +132,11 @@ impl Store {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(path, flags, Mode::empty()).map_err(failed("open"))?;
-        match mkdirat(&root, APART, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match mkdirat(&root, APART, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(failed("make its folder .tombolo")(errno)),
-        }
+        };
         let apart = sys::beneath::open(&root, APART, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
             .map_err(failed("open its folder .tombolo"))?;
         let flags = OFlags::RDWR | OFlags::CREATE;
@@ -153,6 +156,7 @@ impl Store {
             root: Arc::new(root),
             apart,
             device,
+            is_new,
             numbers,
             folders: Descriptors::new(OPEN_MAX),
             files: Descriptors::new(OPEN_MAX),
@@ -165,6 +169,12 @@ impl Store {
     /// Changes what it may take. What is there already stays.
     pub fn limit(&mut self, limits: Limits) {
         self.room.limits = limits;
+    }
+
+    /// Whether nobody has served the directory before: nobody can have had a lock.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Bytes, and files and folders, that there are.

@@ -164,13 +164,16 @@ impl<H: Host> Core<H> {
         }
         let Some(slot) = self.slot(pending.fh) else { return };
         let Some(again) = self.handle(slot).map(|handle| handle.idempotent || untouched) else { return };
-        if again {
+        let is_lock = matches!(pending.purpose, Purpose::Lock(_) | Purpose::Claim);
+        if again || is_lock {
             self.counters.asked_again += 1;
         } else if pending.purpose != Purpose::Open {
             self.counters.lost += 1;
         }
         match pending.purpose {
-            Purpose::Open | Purpose::Defaults | Purpose::Node(_) => {}
+            // The next session asks for its locks by itself.
+            Purpose::Open | Purpose::Claim | Purpose::Defaults | Purpose::Node(_) => {}
+            Purpose::Lock(key) => self.lose_lock((tag, key), deadline),
             Purpose::Line => {
                 let Some(handle) = self.handle(slot) else { return };
                 handle.dirty = true;
@@ -300,6 +303,8 @@ impl<H: Host> Core<H> {
                 self.settle(slot, None);
             }
             Purpose::Call(key) => self.call_answered(service, slot, key, answer.result),
+            Purpose::Lock(key) => self.lock_answered(service, slot, (answer.tag, key), answer.result),
+            Purpose::Claim => self.claim_answered(slot, answer.result.err()),
             Purpose::Defaults | Purpose::Node(_) => {}
         }
     }

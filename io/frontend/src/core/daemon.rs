@@ -254,6 +254,7 @@ impl<H: Host> Core<H> {
                 waits = true;
             }
         }
+        waits |= self.end_overdue_locks(now);
         waits |= self.is_anything_queued() || self.links.iter().any(|link| link.followed);
         self.ticking = waits;
         waits

@@ -153,7 +153,7 @@ impl<H: Host> Core<H> {
         handle.opened = true;
         handle.dirty = true;
         handle.open_ns = now.saturating_sub(call.arrived);
-        let mut open_flags = fuse::FOPEN_DIRECT_IO | abi::FOPEN_NOFLUSH | abi::FOPEN_PARALLEL_DIRECT_WRITES;
+        let mut open_flags = fuse::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
         if memory.is_some() {
             // The kernel takes no flags of a stream with it.
             open_flags |= abi::FOPEN_PASSTHROUGH;
@@ -168,6 +168,7 @@ impl<H: Host> Core<H> {
         let (read, _) = take::<fuse::fuse_read_in>(body)?;
         self.counters.reads += 1;
         let slot = self.slot(read.fh).ok_or(Errno::BADF)?;
+        self.check_lost(read.fh)?;
         let has_offsets =
             matches!(self.handle(slot).and_then(Handle::session), Some(it) if it.flow == Flow::Offsets);
         if read.read_flags & fuse::FUSE_READ_LOCKOWNER == 0 && !has_offsets {
@@ -275,6 +276,7 @@ impl<H: Host> Core<H> {
         let data = data.get(..write.size as usize).ok_or(Errno::INVAL)?;
         self.counters.writes += 1;
         let slot = self.slot(write.fh).ok_or(Errno::BADF)?;
+        self.check_lost(write.fh)?;
         let nonblock = write.flags & NONBLOCK != 0;
         let full = self.held + self.parked_bytes + data.len() > HELD_BYTES_MAX;
         let handle = self.handle(slot).ok_or(Errno::BADF)?;
@@ -383,7 +385,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Parks a call that a backend answers.
-    fn park_call(&mut self, call: Call, slot: usize, op: Op, nonblock: bool) -> Result<(), Errno> {
+    pub(super) fn park_call(&mut self, call: Call, slot: usize, op: Op, nonblock: bool) -> Result<(), Errno> {
         let service = self.handle(slot).and_then(|handle| handle.service()).ok_or(Errno::BADF)?;
         if nonblock && !self.is_up(service) {
             return Err(Errno::AGAIN);
@@ -431,6 +433,7 @@ impl<H: Host> Core<H> {
     pub(super) fn fsync(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
         let (sync, _) = take::<fuse::fuse_fsync_in>(body)?;
         let slot = self.slot(sync.fh).ok_or(Errno::BADF)?;
+        self.check_lost(sync.fh)?;
         let handle = self.handle(slot).ok_or(Errno::BADF)?;
         if matches!(&handle.body, Body::Session(session) if session.flow == Flow::Offsets) {
             return self.park_call(call, slot, Op::Sync, false);
@@ -479,6 +482,9 @@ impl<H: Host> Core<H> {
 
     /// Ends a handle, here, in the ledger and at its backend.
     pub(super) fn discard(&mut self, slot: usize) {
+        if let Some(fh) = self.handle(slot).map(|handle| handle.fh) {
+            self.close_locks(fh);
+        }
         let Some(handle) = self.handles.get_mut(slot).and_then(Option::take) else { return };
         self.free.push(slot);
         self.open_handles = self.open_handles.saturating_sub(1);

@@ -9,6 +9,7 @@ mod backend;
 mod daemon;
 mod defaults;
 mod files;
+mod locks;
 mod memory;
 mod names;
 mod nodes;
@@ -27,7 +28,7 @@ use std::collections::{BTreeMap, HashMap};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wire::service::{OpenInfo, SESSION_NONE, VERSION_MIN};
+use wire::service::{Kind, Lock, OpenInfo, SESSION_NONE, VERSION_MIN};
 
 use crate::counters::Counters;
 use crate::handle::{Body, Flow, Handle, Last, Progress, Standing};
@@ -39,6 +40,7 @@ use crate::tree::{Node, Tree};
 pub(crate) use backend::Answer;
 use daemon::Question;
 pub(crate) use daemon::{NewLink, TICK_NS};
+pub(crate) use locks::LOCKS_SLOT;
 use parked::{Op, Parked};
 use targets::Targets;
 
@@ -112,6 +114,10 @@ enum Purpose {
     Text,
     /// A parked control write or ioctl, or one at an offset.
     Call(u64),
+    /// A parked call about a lock.
+    Lock(u64),
+    /// A lock that a session had at the backend before.
+    Claim,
     /// A parked call about a name or a node; of no handle.
     Node(u64),
     /// The domain's defaults, handed to the next backend; of no handle.
@@ -208,6 +214,7 @@ pub(crate) struct Core<H> {
     pub(crate) traces: Traces,
     pub(crate) counters: Counters,
     targets: Targets,
+    locks: locks::Locks,
     /// Whether something waits for a moment in time.
     ticking: bool,
 }
@@ -244,6 +251,7 @@ impl<H: Host> Core<H> {
             traces: Traces::default(),
             counters: Counters::default(),
             targets: Targets::default(),
+            locks: locks::Locks::default(),
             ticking: false,
         }
     }
@@ -405,6 +413,7 @@ impl<H: Host> Core<H> {
         }
         let traced = self.traces.on();
         let now = self.host.now();
+        let claims = self.handles.get(slot).and_then(Option::as_ref).map(|handle| self.claims(handle));
         let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { return Vec::new() };
         let file = file_of(handle.node);
         let is_once = !handle.idempotent;
@@ -412,7 +421,7 @@ impl<H: Host> Core<H> {
         let tells_flags = exported.is_some_and(|export| export.version > VERSION_MIN);
         let tags = Tags { service, fh: handle.fh, last: &mut self.last_tag, pending: &mut self.pending };
         let mut stage = Stage { file, is_once, tells_flags, tags, out: Vec::new() };
-        stage.open(handle, now);
+        stage.open(handle, &claims.unwrap_or_default(), now);
         stage.credit(handle);
         stage.lines(handle, traced, now);
         stage.text(handle, now);
@@ -453,7 +462,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    fn open(&mut self, handle: &mut Handle, now: u64) {
+    fn open(&mut self, handle: &mut Handle, claims: &[Lock], now: u64) {
         let calls = !handle.calls.is_empty();
         let (uid, gid, pid) = (handle.uid, handle.gid, handle.pid);
         // A file that is opened again is not cut again.
@@ -469,7 +478,14 @@ impl Stage<'_> {
             };
             let info = OpenInfo { uid, gid, pid, entrance: ENTRANCE.into(), flags, capsule };
             let tag = self.tags.issue(Purpose::Open, now);
-            self.out.push(Outgoing::Open { session: self.tags.fh, tag, file: self.file, info });
+            let (session, file) = (self.tags.fh, self.file);
+            self.out.push(Outgoing::Open { session, tag, file, info });
+            // Before anything else is asked in it.
+            for claim in claims {
+                let (kind, tag) = (Kind::Lock, self.tags.issue(Purpose::Claim, now));
+                let payload = claim.encode().to_vec();
+                self.out.push(Outgoing::Tree { kind, session, tag, file, payload });
+            }
         }
     }
 
@@ -537,6 +553,13 @@ impl Stage<'_> {
                 Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Sync => {
                     let Some((kind, payload)) = offsets::message(&parked.op) else { continue };
                     let tag = self.tags.issue(Purpose::Call(*key), asked);
+                    parked.tag = Some(tag);
+                    let (session, file) = (self.tags.fh, self.file);
+                    self.out.push(Outgoing::Tree { kind, session, tag, file, payload });
+                }
+                Op::Lock(ask) => {
+                    let (kind, payload) = ask.message();
+                    let tag = self.tags.issue(Purpose::Lock(*key), asked);
                     parked.tag = Some(tag);
                     let (session, file) = (self.tags.fh, self.file);
                     self.out.push(Outgoing::Tree { kind, session, tag, file, payload });

@@ -77,7 +77,7 @@ impl<H: Host> Core<H> {
             fuse::FUSE_READDIRPLUS => self.readdir(call, node()?, body, true),
             fuse::FUSE_FSYNC => self.fsync(call, body),
             // What a folder's changes are is known as soon as they are answered.
-            fuse::FUSE_FSYNCDIR | fuse::FUSE_RELEASEDIR | fuse::FUSE_FLUSH | fuse::FUSE_DESTROY => {
+            fuse::FUSE_FSYNCDIR | fuse::FUSE_RELEASEDIR | fuse::FUSE_DESTROY => {
                 self.answer(call, &[]);
                 Ok(())
             }
@@ -89,6 +89,10 @@ impl<H: Host> Core<H> {
             fuse::FUSE_READ => self.read(call, body),
             fuse::FUSE_WRITE => self.write(call, body),
             fuse::FUSE_POLL => self.poll(call, body),
+            fuse::FUSE_FLUSH => self.flush(call, body),
+            fuse::FUSE_GETLK => self.get_lock(call, body),
+            fuse::FUSE_SETLK => self.set_lock(call, body, false),
+            fuse::FUSE_SETLKW => self.set_lock(call, body, true),
             fuse::FUSE_IOCTL => self.ioctl(call, body),
             fuse::FUSE_RELEASE => self.release(call, body),
             fuse::FUSE_MKNOD
@@ -104,9 +108,6 @@ impl<H: Host> Core<H> {
             // It makes a node and opens it instead.
             | fuse::FUSE_CREATE
             | fuse::FUSE_LSEEK
-            | fuse::FUSE_GETLK
-            | fuse::FUSE_SETLK
-            | fuse::FUSE_SETLKW
             | fuse::FUSE_FALLOCATE
             | fuse::FUSE_COPY_FILE_RANGE
             | fuse::FUSE_BMAP => Err(Errno::NOSYS),
@@ -145,6 +146,9 @@ impl<H: Host> Core<H> {
             | fuse::FUSE_READDIRPLUS_AUTO
             | fuse::FUSE_PARALLEL_DIROPS
             | fuse::FUSE_MAX_PAGES
+            // Both, or the kernel would grant locks of one kind by itself.
+            | fuse::FUSE_POSIX_LOCKS
+            | fuse::FUSE_FLOCK_LOCKS
             | abi::FUSE_INIT_EXT;
         let agreed = Agreed {
             minor: short.minor.min(abi::MINOR),

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 
+use super::locks::LockAsk;
 use super::nodes::NodeAsk;
 use super::{Call, Core, PARKED_BYTES_MAX, PARKED_MAX, Ready};
 use crate::handle::Body;
@@ -51,6 +52,10 @@ pub(super) enum Op {
         done: usize,
     },
     Sync,
+    /// A lock at a backend.
+    Lock(LockAsk),
+    /// A lock that is granted here, and not yet.
+    LockHere,
     /// A call about a name or a node that only a backend knows.
     Node(Box<NodeAsk>),
     /// An open of `about.json`.
@@ -72,7 +77,8 @@ impl Op {
             Op::Node(ask) => ask.payload.len(),
             Op::Command { lines, .. } => lines.iter().map(|line| line.len() + LINE_OVERHEAD_BYTES).sum(),
             Op::Again { request } => request.len(),
-            Op::Open | Op::Read { .. } | Op::ReadAt { .. } | Op::Text { .. } | Op::Sync | Op::About => 0,
+            Op::Open | Op::Read { .. } | Op::ReadAt { .. } | Op::Text { .. } => 0,
+            Op::Sync | Op::Lock(_) | Op::LockHere | Op::About => 0,
         }
     }
 }
@@ -145,6 +151,9 @@ impl<H: Host> Core<H> {
     /// business.
     pub(super) fn interrupt(&mut self, key: u64) {
         self.counters.interrupts += 1;
+        if self.interrupt_lock(key) {
+            return;
+        }
         let Some(parked) = self.unpark(key) else { return };
         self.fail(parked, Errno::INTR);
     }
@@ -153,6 +162,11 @@ impl<H: Host> Core<H> {
     pub(super) fn fail(&mut self, parked: Parked, errno: Errno) {
         if let Some(tag) = parked.tag {
             self.cancel(tag);
+        }
+        match parked.op {
+            Op::LockHere => self.cancel_lock(parked.call.key()),
+            Op::Lock(ask) if ask.closes => return self.answer(parked.call, &[]),
+            _ => {}
         }
         let Some(slot) = parked.slot else { return self.refuse(parked.call, errno) };
         if matches!(parked.op, Op::Open | Op::About) || self.is_unopened(slot) {

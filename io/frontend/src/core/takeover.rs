@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{Call, Core, DEFAULTS_FIRST, DOWN_WAIT_NS, Facts, Link};
+use super::{Call, Core, DEFAULTS_FIRST, DOWN_WAIT_NS, Facts, LOCKS_SLOT, Link};
 use crate::handle::{Handle, Progress, Session};
 use crate::host::Host;
 use crate::ledger::Records;
@@ -12,14 +12,16 @@ impl<H: Host> Core<H> {
     /// Takes over from the records of the ledger. Returns whether the kernel can be asked to send
     /// again; if it can't, what the predecessor had read ends with `EIO` here.
     pub(crate) fn take_over(&mut self, records: Records) -> bool {
-        let mut parked = Vec::new();
+        let (mut parked, mut locks) = (Vec::new(), Vec::new());
         for (slot, record) in records {
             match slot.checked_sub(1) {
                 None => parked = self.take_facts(&record),
+                Some(_) if slot == LOCKS_SLOT => locks = record,
                 Some(_) if slot >= DEFAULTS_FIRST => self.take_defaults(slot - DEFAULTS_FIRST, record),
                 Some(slot) => self.take_handle(slot, &record),
             }
         }
+        self.take_locks(&locks);
         let taken: Vec<bool> = self.handles.iter().map(Option::is_some).collect();
         self.free =
             (0..taken.len()).rev().filter(|&slot| !taken.get(slot).copied().unwrap_or(true)).collect();

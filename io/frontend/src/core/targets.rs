@@ -252,7 +252,9 @@ fn which(tree: &Tree, node: Node) -> Option<Which<'_>> {
 impl<H: Host> Core<H> {
     /// Counts the answer to what was asked at `asked`.
     pub(super) fn aim_answered(&mut self, service: usize, slot: usize, asked: u64, purpose: Purpose) {
-        if matches!(purpose, Purpose::Open) || !self.targets.has(service) {
+        // How long a lock is waited for is its holder's doing.
+        let is_lock = matches!(purpose, Purpose::Lock(_) | Purpose::Claim);
+        if is_lock || matches!(purpose, Purpose::Open) || !self.targets.has(service) {
             return;
         }
         let now = self.host.now();
@@ -335,7 +337,9 @@ impl<H: Host> Core<H> {
         let mut used = Use { open: self.handles.iter().flatten().any(&is_of), waits_ns: None };
         for pending in self.pending.values().filter(|pending| pending.service == at) {
             let handle = self.slot(pending.fh).and_then(|slot| self.handles.get(slot)?.as_ref());
-            if handle.is_some_and(&is_of) && !matches!(pending.purpose, Purpose::Open) {
+            if handle.is_some_and(&is_of)
+                && !matches!(pending.purpose, Purpose::Open | Purpose::Lock(_) | Purpose::Claim)
+            {
                 let waits = now.saturating_sub(pending.asked);
                 used.waits_ns = used.waits_ns.max(Some(waits));
             }

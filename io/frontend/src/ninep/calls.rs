@@ -16,9 +16,9 @@ use crate::tree::ROOT;
 
 /// Flags of open(2) that a service hears of: the access mode, and those below.
 const FLAGS_KEPT: u32 = ACCESS | TRUNCATE | APPEND | NONBLOCK;
-const ACCESS: u32 = 3;
-const READ_ONLY: u32 = 0;
-const WRITE_ONLY: u32 = 1;
+pub(super) const ACCESS: u32 = 3;
+pub(super) const READ_ONLY: u32 = 0;
+pub(super) const WRITE_ONLY: u32 = 1;
 const EXCLUSIVE: u32 = 0o200;
 const TRUNCATE: u32 = 0o1000;
 const APPEND: u32 = 0o2000;
@@ -63,7 +63,9 @@ pub(super) async fn serve(connection: &Connection, job: &Job, request: Request<'
         Request::Remove { fid } => connection.clunk(fid).and(Err(Errno::OPNOTSUPP)),
         Request::XattrWalk { fid, new, name } => calls.walk_to_xattr(fid, new, name).await,
         Request::XattrCreate { fid, name, size, flags } => calls.create_xattr(fid, name, (size, flags)).await,
-        Request::Rename { fid, .. } | Request::Lock { fid } => connection.fid(fid).and(Err(Errno::OPNOTSUPP)),
+        Request::Lock { fid, flags, lock } => calls.lock(fid, flags, &lock).await,
+        Request::Getlock { fid, lock } => calls.getlock(fid, &lock).await,
+        Request::Rename { fid, .. } => connection.fid(fid).and(Err(Errno::OPNOTSUPP)),
         // Who connects has shown who it is: no errno means that nothing has to be shown.
         Request::Auth => Ok(Reply::Error(0)),
         Request::Version { .. } | Request::Flush { .. } => Err(Errno::INVAL),

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 
 use rustix::io::Errno;
@@ -51,6 +52,8 @@ pub(super) struct Connection {
     pub(super) agreed: Cell<u32>,
     fids: RefCell<HashMap<u32, Fid>>,
     last_serial: Cell<u64>,
+    /// Numbers the owners of locks: no two connections number one alike.
+    owners: RandomState,
     /// The requests under way, by tag.
     pub(super) jobs: RefCell<HashMap<u16, Rc<Job>>>,
     /// Tags in use: those of the jobs, and of what waits for their end.
@@ -69,6 +72,7 @@ impl Connection {
             agreed: Cell::new(0),
             fids: RefCell::default(),
             last_serial: Cell::new(0),
+            owners: RandomState::new(),
             jobs: RefCell::default(),
             tags: RefCell::default(),
             promised: Cell::new(0),
@@ -199,6 +203,11 @@ impl Connection {
         drop(fids);
         self.close(&Fid { place, opened: Some(opened), serial });
         Err(Errno::BADF)
+    }
+
+    /// The number of a process of the client as an owner of locks.
+    pub(super) fn lock_owner(&self, process: u32, client: &[u8]) -> u64 {
+        self.owners.hash_one((process, client))
     }
 
     /// How many extended attributes are being set.

@@ -9,6 +9,7 @@
 
 mod calls;
 mod connection;
+mod locks;
 mod permission;
 mod questions;
 mod server;

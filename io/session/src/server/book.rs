@@ -61,6 +61,9 @@ pub enum Action<'a> {
     Credit(u64),
     /// There is nothing to be done: the session is over already.
     Nothing,
+    /// Tell the service that whoever asked for the lock of this tag waits for it no more. The tag
+    /// is outstanding until it is answered.
+    Interrupt(u64),
     /// Answer from the service's counters.
     State(ReplyTo),
     /// Answer with an errno; the service hears nothing of it. The tag was not entered.
@@ -100,6 +103,8 @@ struct Opened {
 struct Outstanding {
     session: u64,
     opens: bool,
+    /// A lock, which is answered even if it is cancelled.
+    locks: bool,
 }
 
 impl Book {
@@ -196,7 +201,7 @@ impl Book {
             | Kind::GetXattr
             | Kind::ListXattrs
             | Kind::SetXattr => self.ask_tree(to, header.kind, payload),
-            Kind::ReadAt | Kind::WriteAt | Kind::Sync => {
+            Kind::ReadAt | Kind::WriteAt | Kind::Sync | Kind::Lock | Kind::TestLock => {
                 let too_long = payload.len() > MAX_REQUEST_BYTES;
                 self.ask(to, || Action::Tree(to, header.kind, payload), too_long)
             }
@@ -246,7 +251,7 @@ impl Book {
             return Ok(Action::Refuse(to, Errno::AGAIN));
         }
         self.sessions.insert(to.session, Opened { file: to.file, credit: 0 });
-        self.outstanding.insert(to.tag, Outstanding { session: to.session, opens: true });
+        self.outstanding.insert(to.tag, Outstanding { session: to.session, opens: true, locks: false });
         Ok(Action::Open(to, info))
     }
 
@@ -259,7 +264,7 @@ impl Book {
         if self.outstanding.len() >= MAX_OUTSTANDING_PER_LINK {
             return Ok(Action::Refuse(to, Errno::AGAIN));
         }
-        self.outstanding.insert(to.tag, Outstanding { session: SESSION_NONE, opens: false });
+        self.outstanding.insert(to.tag, Outstanding { session: SESSION_NONE, opens: false, locks: false });
         Ok(Action::Restore(to, capsule))
     }
 
@@ -291,7 +296,8 @@ impl Book {
         if self.outstanding.len() >= MAX_OUTSTANDING_PER_LINK {
             return Ok(Action::Refuse(to, Errno::AGAIN));
         }
-        self.outstanding.insert(to.tag, Outstanding { session: to.session, opens: false });
+        let locks = matches!(action, Action::Tree(_, Kind::Lock, _));
+        self.outstanding.insert(to.tag, Outstanding { session: to.session, opens: false, locks });
         Ok(action)
     }
 
@@ -310,7 +316,7 @@ impl Book {
         if let Some(errno) = refused {
             return Ok(Action::Refuse(to, errno));
         }
-        self.outstanding.insert(to.tag, Outstanding { session: SESSION_NONE, opens: false });
+        self.outstanding.insert(to.tag, Outstanding { session: SESSION_NONE, opens: false, locks: false });
         Ok(Action::Tree(to, kind, payload))
     }
 
@@ -341,6 +347,9 @@ impl Book {
     }
 
     fn cancel<'a>(&mut self, tag: u64) -> Action<'a> {
+        if self.outstanding.get(&tag).is_some_and(|of| of.locks) {
+            return Action::Interrupt(tag);
+        }
         let tags = self.outstanding.remove(&tag).map(|_| tag).into_iter().collect();
         Action::Forget { tags, closed: None }
     }
@@ -480,6 +489,19 @@ mod tests {
         assert_eq!(book.take(&late, now), Ok(Action::Nothing), "its session was closed meanwhile");
     }
 
+    /// Whoever gives a lock up while it is granted has to know whether it has it.
+    #[test]
+    fn a_lock_that_is_cancelled_is_answered_all_the_same() {
+        let (mut book, now) = (book(), Instant::now());
+        assert!(matches!(book.take(&open(5, 1, 0), now), Ok(Action::Open(..))));
+        let lock = message(Kind::Lock, 5, 2, 0, b"");
+        assert_eq!(book.take(&lock, now), Ok(Action::Tree(to(5, 2, 0, now), Kind::Lock, b"")));
+        let cancel = message(Kind::Cancel, 0, 2, 0, b"");
+        assert_eq!(book.take(&cancel, now), Ok(Action::Interrupt(2)));
+        assert!(book.answered(to(5, 2, 0, now), true));
+        assert_eq!(book.take(&cancel, now), Ok(Action::Forget { tags: vec![], closed: None }));
+    }
+
     #[test]
     fn quotas_refuse_and_do_not_close() {
         let (mut book, now) = (book(), Instant::now());
@@ -552,7 +574,7 @@ mod tests {
         /// each session as the trait promises.
         #[test]
         fn the_service_is_told_a_consistent_story(
-            steps in prop::collection::vec((0_u8..12, 0_u64..4, 0_u64..6, 0_u32..3, any::<bool>()), 0..200)
+            steps in prop::collection::vec((0_u8..13, 0_u64..4, 0_u64..6, 0_u32..3, any::<bool>()), 0..200)
         ) {
             let (mut book, now) = (book(), Instant::now());
             let (mut sessions, mut tags) = (HashSet::new(), HashMap::new());
@@ -568,6 +590,7 @@ mod tests {
                     7 => message(Kind::Credit, session, 0, 1000, b""),
                     8 => message(Kind::Lookup, 0, tag, file, b"name"),
                     9 => message(Kind::ReadAt, session, tag, file, &[0; 12]),
+                    11 => message(Kind::Lock, session, tag, file, b"lock"),
                     10 => message(Kind::Change, 0, tag, below(file, 7).expect("small"), b"change"),
                     _ => {
                         let known = tags.remove(&tag);
@@ -605,6 +628,7 @@ mod tests {
                         prop_assert!(tags.insert(to.tag, (to.session, false)).is_none());
                     }
                     Ok(Action::Credit(session)) => prop_assert!(sessions.contains(&session)),
+                    Ok(Action::Interrupt(tag)) => prop_assert!(tags.contains_key(&tag)),
                     Ok(Action::Refuse(..) | Action::State(..) | Action::Nothing) => {}
                     Err(Corruption::TagInUse(tag)) => prop_assert!(tags.contains_key(&tag)),
                     Err(Corruption::SessionInUse(session)) => {

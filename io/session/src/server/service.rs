@@ -173,10 +173,11 @@ pub trait Service {
     /// An `ioctl`; `to.file` is its number, `payload` its data.
     fn control(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]);
 
-    /// A request about the tree or about bytes at an offset ([`Kind::Lookup`] to [`Kind::Sync`]);
-    /// `to.file` is the folder or the node, the payload is what `wire::service` decodes for `kind`.
-    /// Answered like a request. The loop has checked that the consumer holds the verb of the
-    /// exported folder, and for changes that of changing it.
+    /// A request about the tree, about bytes at an offset or about locks on them ([`Kind::Lookup`]
+    /// to [`Kind::Sync`], [`Kind::Follow`] to [`Kind::TestLock`]); `to.file` is the folder or the
+    /// node, the payload is what `wire::service` decodes for `kind`. Answered like a request. The
+    /// loop has checked that the consumer holds the verb of the exported folder, and for changes
+    /// that of changing it.
     fn tree(&mut self, ctx: &mut dyn Context, to: ReplyTo, kind: Kind, payload: &[u8]) {
         let _ = (kind, payload);
         ctx.answer(to, Err(Errno::OPNOTSUPP), &[]);
@@ -194,6 +195,12 @@ pub trait Service {
 
     /// Nobody waits for this request any more; an answer to it would be dropped.
     fn cancel(&mut self, ctx: &mut dyn Context, link: LinkId, tag: u64);
+
+    /// Whoever asked for the lock of this tag ([`Kind::Lock`]) waits no more: it is answered with
+    /// `EINTR`, now, unless it was answered already.
+    fn interrupt(&mut self, ctx: &mut dyn Context, link: LinkId, tag: u64) {
+        let _ = (ctx, link, tag);
+    }
 
     /// A session is over; [`cancel`](Service::cancel) was called for each of its outstanding
     /// requests.

@@ -61,6 +61,7 @@ fn act(core: &mut Core, served: &mut Served, service: usize, id: LinkId, action:
         Action::Tree(to, kind, payload) => served.service.tree(&mut ctx, to, kind, payload),
         Action::Credit(session) => served.service.credit(&mut ctx, id, session),
         Action::Nothing => {}
+        Action::Interrupt(tag) => served.service.interrupt(&mut ctx, id, tag),
         Action::Forget { tags, closed } => {
             for tag in tags {
                 served.service.cancel(&mut ctx, id, tag);
