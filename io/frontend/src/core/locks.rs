@@ -81,6 +81,7 @@ impl<H: Host> Core<H> {
             lock.flags |= if waits { lock::WAIT } else { 0 };
         }
         if self.has_lock_at_backend(slot) {
+            self.forget_converted(slot, &lock);
             return self.ask_lock(call, slot, lock, false);
         }
         self.lock_here(call, slot, &lock)
@@ -153,6 +154,19 @@ impl<H: Host> Core<H> {
         let has_offsets = matches!(&handle.body, Body::Session(it) if it.flow == Flow::Offsets);
         let Node::File(service, _) = handle.node else { return false };
         has_offsets && handle.node.is_of_backend() && self.tree.has_locks(service)
+    }
+
+    /// A backend gives a lock of flock(2) up before it grants another mode, or does not: the next
+    /// one is not to be asked for it.
+    fn forget_converted(&mut self, slot: usize, lock: &Lock) {
+        let Some(wanted) = held(lock, 0).filter(|held| held.kind == LockKind::Whole) else { return };
+        let Some(node) = self.handle(slot).map(|handle| handle.node.number()) else { return };
+        let is_other =
+            |held: &Held| held.owner == wanted.owner && held.kind == wanted.kind && held.mode != wanted.mode;
+        if self.locks.table.of(node).iter().any(is_other) {
+            let _ = self.locks.table.unlock(node, wanted.owner, wanted.kind, Range::ALL);
+            self.locks_changed();
+        }
     }
 
     fn ask_lock(&mut self, call: Call, slot: usize, lock: Lock, tests: bool) -> Result<(), Errno> {

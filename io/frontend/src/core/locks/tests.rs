@@ -153,6 +153,14 @@ impl Bed {
         self.unique
     }
 
+    /// Asks for a lock of flock(2).
+    fn flock(&mut self, typ: u32) -> u64 {
+        let lk = fuse::fuse_file_lock { start: 0, end: LAST, typ, pid: 42 };
+        let flags = fuse::FUSE_LK_FLOCK;
+        let wanted = fuse::fuse_lk_in { fh: self.fh, owner: 8, lk, lk_flags: flags, ..Default::default() };
+        self.call(fuse::FUSE_SETLK, wanted.as_bytes())
+    }
+
     /// Waits for an exclusive lock of the owner 7, of all bytes.
     fn lock(&mut self) -> u64 {
         let lk = fuse::fuse_file_lock { start: 0, end: LAST, typ: EXCLUSIVE, pid: 42 };
@@ -306,6 +314,20 @@ fn the_next_backend_is_asked_for_a_lock_before_anything_else() {
     bed.core = Core::new(bed.outside.clone(), 0, 0, true);
     bed.core.take_over(records);
     assert_eq!(bed.core.check_lost(bed.fh), Err(Errno::IO));
+}
+
+/// A program was refused another mode, had no lock any more, and got it again from the next server.
+#[test]
+fn a_lock_that_is_given_up_for_another_mode_is_not_claimed() {
+    let mut bed = Bed::new();
+    let shared = bed.flock(SHARED);
+    bed.answer_all(Ok(b""));
+    assert_eq!(bed.errno(shared), Some(0));
+    assert!(bed.outside.0.borrow().ledger.contains_key(&LOCKS_SLOT));
+    let exclusive = bed.flock(EXCLUSIVE);
+    bed.answer_all(Err(Errno::AGAIN));
+    assert_eq!(bed.errno(exclusive), Some(Errno::AGAIN.raw_os_error()));
+    assert!(!bed.outside.0.borrow().ledger.contains_key(&LOCKS_SLOT));
 }
 
 #[test]
