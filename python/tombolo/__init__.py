@@ -23,7 +23,7 @@ Programs of a distributed container have endpoints, which find each other by nam
     with tombolo.Endpoint() as me:
         print(me.call(me.wait("planner"), b"where to?").data)
 
-Services that a program serves as files are in :mod:`tombolo.service`.
+Services that a program serves as files are in :mod:`tombolo.service`; keys, locks, barriers and queues in :mod:`tombolo.sync`.
 
 The name of a channel with a ``/`` is the path of a Unix socket; any other is a channel service of the domain that the program runs in.
 What fails is an :class:`OSError` of the kind that files have, or an :class:`EndpointError`, with ``errno`` and a sentence that says what

@@ -8,7 +8,8 @@ use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::{CompleteEnv, Shells};
 use serde_json::Value;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 enum Kind {
     Domains,
     Containers,
+    /// Distributed containers that were up, too.
+    Past,
     Services,
     Nodes,
     Volumes,
@@ -81,6 +84,7 @@ fn kind_of(path: &[String], arg: &Arg) -> Option<Kind> {
         (["service", ..], "name", _) | (_, "service", _) => Some(Kind::Services),
         (["secret", ..], "secret", _) => Some(Kind::Secrets),
         (_, _, "ENDPOINT") => Some(Kind::Endpoints),
+        (["history"], _, "DC|FILE") => Some(Kind::Past),
         (_, _, "DC" | "DC|FILE") => Some(Kind::Containers),
         (_, _, "DOMAIN") => Some(Kind::Domains),
         _ => None,
@@ -88,9 +92,14 @@ fn kind_of(path: &[String], arg: &Arg) -> Option<Kind> {
 }
 
 fn candidates(kind: Kind, current: &OsStr) -> Vec<CompletionCandidate> {
-    let names = current.to_str().map(|current| fitting(names(kind), current)).unwrap_or_default();
+    let names = current.to_str().map(|current| match kind {
+        // They are always said in full.
+        Kind::Secrets => names(kind).into_iter().filter(|name| name.starts_with(current)).collect(),
+        _ => fitting(names(kind), current),
+    });
+    let names: Vec<String> = names.unwrap_or_default();
     let mut candidates: Vec<CompletionCandidate> = names.into_iter().map(CompletionCandidate::new).collect();
-    if kind == Kind::Containers {
+    if matches!(kind, Kind::Containers | Kind::Past) {
         candidates.extend(PathCompleter::any().complete(current));
     }
     candidates
@@ -116,6 +125,10 @@ fn names(kind: Kind) -> Vec<String> {
     let (path, keys): (&str, &[&str]) = match kind {
         Kind::Domains => ("domains", &["dc", "domain"]),
         Kind::Containers => ("domains", &["dc"]),
+        Kind::Past => {
+            let past = ask("history").unwrap_or_default();
+            return past.as_object().map(|past| past.keys().cloned().collect()).unwrap_or_default();
+        }
         Kind::Services => ("services", &["dc", "service"]),
         Kind::Nodes => ("nodes", &["name"]),
         Kind::Volumes => ("volumes", &["dc", "name"]),
@@ -147,9 +160,21 @@ fn ask(path: &str) -> Option<Value> {
 
 /// A folder of the node that the line means.
 fn folder(option: &str, variable: &str, usual: &str) -> PathBuf {
-    let words: Vec<_> = std::env::args_os().collect();
-    let said = words.iter().position(|word| word == option).and_then(|at| words.get(at + 1));
-    said.cloned().or_else(|| std::env::var_os(variable)).map_or_else(|| usual.into(), PathBuf::from)
+    let words: Vec<OsString> = std::env::args_os().collect();
+    said(&words, option).or_else(|| std::env::var_os(variable)).map_or_else(|| usual.into(), PathBuf::from)
+}
+
+/// The value of an option on a line: `--run-dir DIR`, or `--run-dir=DIR`.
+fn said(words: &[OsString], option: &str) -> Option<OsString> {
+    let at = words.iter().position(|word| {
+        word.as_bytes()
+            .strip_prefix(option.as_bytes())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"="))
+    })?;
+    match words.get(at)?.as_bytes().get(option.len() + 1..) {
+        Some(value) => Some(OsStr::from_bytes(value).to_owned()),
+        None => words.get(at + 1).cloned(),
+    }
 }
 
 #[cfg(test)]
@@ -173,6 +198,18 @@ mod tests {
     }
 
     #[test]
+    fn the_folders_of_the_node_are_read_in_either_form() {
+        let of = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            said(&words, "--run-dir").map(|value| value.into_string().expect("text"))
+        };
+        assert_eq!(of("tombolo --run-dir /a ps"), Some("/a".into()));
+        assert_eq!(of("tombolo ps --run-dir=/a=b"), Some("/a=b".into()));
+        assert_eq!(of("tombolo ps --run-dir="), Some(String::new()));
+        assert_eq!(of("tombolo ps --run-dirs=/a --run-dir"), None);
+    }
+
+    #[test]
     fn arguments_that_name_something_know_what() {
         let one = |id: &str, kind: Kind| vec![(id.to_owned(), kind)];
         for command in ["restart", "stop", "start", "kill"] {
@@ -187,6 +224,7 @@ mod tests {
         assert_eq!(kinds(&["adaptation", "pause"]), one("name", Kind::Adaptations));
         assert_eq!(kinds(&["volume", "rm"]), one("name", Kind::Volumes));
         assert_eq!(kinds(&["secret", "rm"]), one("secret", Kind::Secrets));
+        assert_eq!(kinds(&["history"]), one("which", Kind::Past));
         assert_eq!(
             kinds(&["service", "move"]),
             [("service".into(), Kind::Services), ("to".into(), Kind::Domains)]

@@ -160,7 +160,14 @@ fn a_shell_completes_the_names_of_what_is_there() {
     assert_eq!(complete("tombolo exec blog/w"), ["blog/web"]);
     assert_eq!(complete("tombolo down bl"), ["blog"]);
     assert_eq!(complete("tombolo comp"), ["completions"]);
+    let value = node.folder().join("value");
+    std::fs::write(&value, "4711").expect("written");
+    node.ok(&["secret", "set", "shop/pin", "--file", &value.to_string_lossy()]);
+    assert_eq!(complete("tombolo secret rm s"), ["shop/pin"]);
+    let elsewhere = format!("tombolo --run-dir={} down ", node.folder().display());
+    assert_eq!(complete(&format!("{elsewhere}bl")), [""; 0]);
     node.ok(&["down", "--all"]);
+    assert_eq!(complete("tombolo history bl"), ["blog"], "it was up");
     node.finish();
 }
 

@@ -4,7 +4,7 @@
 use e2e::{Node, node, wait};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long holders that are not heard of have what they hold, in these tests.
@@ -617,5 +617,51 @@ fn people_wait_at_barriers_and_push_and_pop_items_by_commands() {
     assert!(empty.code == 1 && empty.err.contains("it is empty"), "{empty:?}");
     let late = node.run(&["sync", "pop", "jobs", "--timeout", "200ms", "--domain", "b"]);
     assert!(late.code == 1 && late.err.contains("not within"), "{late:?}");
+    node.finish();
+}
+
+/// Starts Python in a container, with our package.
+fn python(node: &Node, domain: &str, code: &str) -> Command {
+    node.command(&[
+        "exec",
+        "-i",
+        "--env",
+        "PYTHONPATH=/run/tombolo/python",
+        domain,
+        "--",
+        "python3",
+        "-c",
+        code,
+    ])
+}
+
+#[test]
+fn the_python_library_does_what_the_files_do() {
+    let Some(node) = start() else { return };
+    let run: node::Run =
+        python(&node, "a", include_str!("coordination_library.py")).output().expect("tombolo starts").into();
+    assert!(run.code == 0 && run.out.ends_with("all of it\n"), "{run:?}");
+    // A program that is killed gives back what it holds; another container has it then.
+    let hold = "from tombolo.sync import Sync; held = Sync().lock('printer'); print(held.token, flush=True); input()";
+    let mut holder = python(&node, "a", hold)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("tombolo starts");
+    let mut token = String::new();
+    let out = holder.stdout.take().expect("its output");
+    BufReader::new(out).read_line(&mut token).expect("a token");
+    let next = "from tombolo.sync import Sync\nwith Sync('/srv/sync').lock('printer', timeout=60) as token: print(token)";
+    let next = python(&node, "b", next).stdout(Stdio::piped()).spawn().expect("tombolo starts");
+    wait::until("it waits", || status_of(&node, "locks/printer").contains("waiting 1"));
+    node.shell_ok("a", "pkill -9 -f 'input[(][)]'");
+    holder.wait().expect("it ends");
+    let next = next.wait_with_output().expect("it ends");
+    let number = |text: &str| text.trim().parse::<u64>().expect("a token");
+    assert!(number(&String::from_utf8_lossy(&next.stdout)) > number(&token));
+    // Whoever may only look is refused what changes something.
+    let look = "from tombolo.sync import Sync\ns = Sync()\nprint(s.get('n').value)\ntry: s.put('n', b'1')\nexcept PermissionError: print('refused')";
+    let run: node::Run = python(&node, "c", look).output().expect("tombolo starts").into();
+    assert_eq!(run.out, "b'100'\nrefused\n", "{run:?}");
     node.finish();
 }

@@ -128,6 +128,22 @@ fn secrets_are_files_in_memory_of_whom_they_are_for_and_stand_nowhere_else() {
     assert_eq!(left, 0, "values of secrets that were removed");
 }
 
+#[test]
+fn a_process_reads_its_secrets_where_nobody_else_of_the_machine_sees_them() {
+    let Some(node) = Node::start() else { return };
+    assert_eq!(set(node.command(&["secret", "set", "shop/pin"]), VALUE.as_bytes()).code, 0);
+    let file = "name = \"shop\"\n[domain.p]\nkind = \"process\"\ncommand = [\"sleep\", \"infinity\"]\nsecrets = [\"pin\"]\n";
+    node.up_ok(file);
+    assert_eq!(node.shell_ok("p", "cat $TOMBOLO_SECRETS/pin"), VALUE);
+    let run = node.shell("p", "echo x > $TOMBOLO_SECRETS/pin");
+    assert!(run.code != 0 && run.err.contains("Read-only"), "{run:?}");
+    let folder = node.run_dir().join("dc/shop/p/inside/secrets");
+    assert_eq!(std::fs::read_dir(&folder).expect("the place of the mount").count(), 0);
+    node.ok(&["down", "--all"]);
+    assert!(!folder.exists());
+    node.ok(&["secret", "rm", "shop/pin"]);
+}
+
 /// `safe` is on beta, and moves to whichever other node lives.
 const MOVING: &str = r#"
 name = "shop"

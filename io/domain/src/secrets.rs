@@ -12,8 +12,9 @@ use rustix::mount::{
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
-/// Where a domain reads its secrets, each in a file of its name.
+/// Where a container reads its secrets, each in a file of its name.
 pub const SECRETS: &str = "/run/secrets";
 /// Everybody in the domain may read them, as with other container engines: the mount is the
 /// domain's own.
@@ -21,15 +22,15 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o444);
 /// For the files, and what a file system needs for each.
 const SPARE_BYTES: usize = 64 << 10;
 
-/// Attaches a file system in memory with these files, read-only, at [`SECRETS`] in the mount
-/// namespace of the process that `init` (a pidfd) stands for: a domain whose command waits. It ends
-/// with the domain. Where the kernel can, it is never swapped out.
+/// Attaches a file system in memory with these files, read-only, at a folder in the mount namespace
+/// of the process that `init` (a pidfd) stands for: a domain whose command waits. It ends with the
+/// domain. Where the kernel can, it is never swapped out.
 ///
 /// # Errors
 /// When there is no memory, the process is gone, or the kernel refuses.
-pub fn attach_secrets(init: BorrowedFd<'_>, secrets: &[(String, Vec<u8>)]) -> Result<()> {
+pub fn attach_secrets(init: BorrowedFd<'_>, at: &Path, secrets: &[(String, Vec<u8>)]) -> Result<()> {
     let mount = filled(secrets)?;
-    in_mount_namespace(init, || attach(&mount))?.at("attach the secrets in the domain to", SECRETS)
+    in_mount_namespace(init, || attach(&mount, at))?.at("attach the secrets in the domain to", at)
 }
 
 fn filled(secrets: &[(String, Vec<u8>)]) -> Result<OwnedFd> {
@@ -65,13 +66,13 @@ fn in_memory(size: &str, unswapped: bool) -> std::result::Result<OwnedFd, Errno>
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-fn attach(mount: &OwnedFd) -> std::io::Result<()> {
-    match rustix::fs::mkdirat(CWD, SECRETS, Mode::from_raw_mode(0o755)) {
+fn attach(mount: &OwnedFd, at: &Path) -> std::io::Result<()> {
+    match rustix::fs::mkdirat(CWD, at, Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    move_mount(mount, "", CWD, SECRETS, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    move_mount(mount, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     let flags =
         MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(mount_remount(SECRETS, flags, c"")?)
+    Ok(mount_remount(at, flags, c"")?)
 }

@@ -28,6 +28,7 @@ pub const PYTHON: &[(&str, &str)] = package![
     "_stream.py",
     "py.typed",
     "service.py",
+    "sync.py",
 ];
 
 #[cfg(test)]

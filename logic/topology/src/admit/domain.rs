@@ -85,8 +85,7 @@ pub(super) fn network(form: &DomainForm) -> Network {
 fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let own_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
     let own_network = form.network.given().filter(|at| at.value == Network::None).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str); 8] = [
-        (form.secrets.given().map(|at| &at.span), "sees the node's own file tree"),
+    let keys: [(Option<&Span>, &str); 7] = [
         (own_root, "sees the node's own file tree"),
         (form.writable.given().filter(|at| at.value).map(|at| &at.span), "sees the node's own file tree"),
         (form.layer.given().map(|at| &at.span), "sees the node's own file tree"),

@@ -83,8 +83,9 @@ table_form! {
         /// Files of the node with further variables, a NAME=VALUE on each line; a later file counts
         /// before an earlier one, `environment` before all.
         env_file: Items<Filled, ENV_FILES_MAX> => optional,
-        /// Secrets of the distributed container that the container reads in /run/secrets, each in a
-        /// file of its name. `tombolo secret set` says their values.
+        /// Secrets of the distributed container that the domain reads, each in a file of its name:
+        /// a container in /run/secrets, a process in the folder that TOMBOLO_SECRETS names.
+        /// `tombolo secret set` says their values.
         secrets: Items<SecretName, SECRETS_PER_DOMAIN_MAX> => optional,
         /// Files and directories of the node that the container sees.
         mounts: Items<MountForm, MOUNTS_MAX> => optional,

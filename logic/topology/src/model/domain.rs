@@ -41,7 +41,7 @@ pub struct Domain {
     pub program: Program,
     /// Environment variables of the program, beside those that the daemon sets.
     pub environment: BTreeMap<String, String>,
-    /// Secrets of the distributed container that it reads, sorted. Only of a container.
+    /// Secrets of the distributed container that it reads, sorted. Not of a machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
     /// Binds of the host's files and directories, in the order in which they are mounted. Empty for

@@ -173,9 +173,7 @@ async fn furnish(
     domain: &Domain,
     (created, secrets): (&Created, &[(String, Vec<u8>)]),
 ) -> Result<(Held, Process, RelayPlace), String> {
-    if !secrets.is_empty() {
-        domain::attach_secrets(created.init_descriptor(), secrets).map_err(said)?;
-    }
+    inside::attach_secrets(&node.layout, (dc, domain), created, secrets)?;
     let fuse = frontend::open_device().map_err(|e| fuse_missing(&e))?;
     let mount = frontend::mount_detached(&fuse, &frontend::MountOptions::default())
         .map_err(|e| format!("can't make the FUSE mount of the domain: {e}"))?;

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use topology::{Domain, ServiceKind, Step, Topology};
+use topology::{Domain, DomainKind, ServiceKind, Step, Topology};
 
 /// The C library, beside the binary on the node.
 const LIBRARY: &str = "libtombolo.so";
@@ -52,8 +52,9 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Selects a domain's libraries by its topology: the preload library if it asks for it; the
-    /// library of channels and endpoints if it takes part in a channel, or its program serves
-    /// files, or if there are endpoints, since any program may bind one.
+    /// library of channels and endpoints, with the Python package, if it takes part in a channel,
+    /// its program serves files, or it mounts keys and locks, or if there are endpoints, since any
+    /// program may bind one.
     pub(crate) fn by(topology: &Topology, domain: &Domain) -> Self {
         let name = domain.name.as_str();
         let has_channel = topology.services.iter().any(|service| {
@@ -61,9 +62,13 @@ impl Wanted {
             // Programs that listen at a socket, or connect to one, need nothing of ours.
             service.kind() != ServiceKind::Socket && (offers || service.opens(name))
         });
+        let coordinates = domain.services.iter().any(|mount| {
+            let service = topology.service(mount.service.as_str());
+            service.is_some_and(|service| service.kind() == ServiceKind::Coordination)
+        });
         Self {
             preload: domain.services.iter().any(|mount| mount.preload),
-            library: has_channel || !topology.endpoints.is_empty(),
+            library: has_channel || coordinates || !topology.endpoints.is_empty(),
         }
     }
 }
@@ -78,6 +83,24 @@ pub(crate) fn place(layout: &Layout, inside: &Path, wanted: Wanted) -> Result<()
         place_library(layout, inside)?;
     }
     Ok(())
+}
+
+/// Gives a domain, whose command waits, its secrets.
+pub(super) fn attach_secrets(
+    layout: &Layout,
+    (dc, domain): (&str, &Domain),
+    created: &domain::Created,
+    secrets: &[(String, Vec<u8>)],
+) -> Result<(), String> {
+    if secrets.is_empty() {
+        return Ok(());
+    }
+    if domain.kind == DomainKind::Process {
+        let folder = spec::secrets_folder(layout, dc, domain.name.as_str());
+        domain::make_folder(&folder, 0o755).map_err(crate::base::said)?;
+    }
+    let at = spec::secrets_at(layout, dc, domain);
+    domain::attach_secrets(created.init_descriptor(), &at, secrets).map_err(crate::base::said)
 }
 
 /// After a step that changes who takes part in a channel or serves files, or the endpoints: gives

@@ -16,6 +16,8 @@ pub(crate) const NINEP_SOCKET: &str = "9p.sock";
 pub(crate) const RESOLVE_FOLDER: &str = "/run/systemd/resolve";
 /// Its socket in there.
 pub(crate) const RESOLVE_SOCKET: &str = "io.systemd.Resolve";
+/// The variable that names the folder of a domain's secrets.
+const SECRETS_VARIABLE: &str = "TOMBOLO_SECRETS";
 /// Where a domain sees what is in its `inside` folder.
 pub(crate) const INSIDE: &str = "/run/tombolo";
 /// A folder in [`INSIDE`] of a domain that runs a server of ours: what the server keeps there
@@ -104,6 +106,23 @@ pub(crate) fn has_stub(domain: &Domain) -> bool {
     domain.services.iter().any(|mount| mount.stub)
 }
 
+/// The folder on the node on which the secrets of a process are mounted, for it alone.
+pub(crate) fn secrets_folder(layout: &Layout, dc: &str, name: &str) -> PathBuf {
+    layout.domains().join(dc).join(name).join("inside/secrets")
+}
+
+/// The folder in which a domain reads its secrets.
+pub(crate) fn secrets_at(layout: &Layout, dc: &str, domain: &Domain) -> PathBuf {
+    match domain.kind {
+        topology::DomainKind::Container | topology::DomainKind::Vm => PathBuf::from(target::SECRETS),
+        // It sees the node's own /run, but for its own folder in the place of ours.
+        topology::DomainKind::Process if layout.run_dir == std::path::Path::new(INSIDE) => {
+            PathBuf::from(INSIDE).join("secrets")
+        }
+        topology::DomainKind::Process => secrets_folder(layout, dc, domain.name.as_str()),
+    }
+}
+
 /// Whether a resolver socket answers in the domain.
 pub(crate) fn has_resolve(domain: &Domain) -> bool {
     domain.services.iter().any(|mount| mount.resolve)
@@ -147,6 +166,10 @@ fn library(layout: &Layout, domain: &Domain) -> String {
 
 pub(crate) fn environment(layout: &Layout, dc: &str, domain: &Domain) -> Vec<(String, String)> {
     let mut variables: Vec<_> = domain.environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    if !domain.secrets.is_empty() {
+        let at = secrets_at(layout, dc, domain).display().to_string();
+        variables.push((SECRETS_VARIABLE.into(), at));
+    }
     if domain.services.iter().any(|mount| mount.preload) && !domain.environment.contains_key("LD_PRELOAD") {
         variables.push(("LD_PRELOAD".into(), library(layout, domain)));
     }
