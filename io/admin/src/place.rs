@@ -70,12 +70,13 @@ impl Place {
     #[must_use]
     pub fn socket_folder(&self, access: Access) -> PathBuf {
         let beside = |suffix| {
-            let mut path = self.run_dir.clone().into_os_string();
+            // Without a slash at its end.
+            let mut path = self.run_dir.components().collect::<PathBuf>().into_os_string();
             path.push(suffix);
             PathBuf::from(path)
         };
         match access {
-            Access::Root => self.run_dir.clone(),
+            Access::Root => self.run_dir.components().collect(),
             Access::Change => beside(".change"),
             Access::Look => beside(".look"),
         }

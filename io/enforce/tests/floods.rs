@@ -191,7 +191,10 @@ fn a_neighbour_has_its_slots_whole_beside_hundreds_of_threads() {
     }
     assert!(kept * 2 > SPANS, "gold has what it is promised in {kept} of {SPANS} spans");
     let notes = of(&mut table, "flood").notes.join("; ");
-    assert!(!notes.contains("switches are charged for"), "{notes}");
+    // At admission it had one. Where a change of class costs much, there is not room for all.
+    let charged = notes.split_once("switches are charged for ").and_then(|(_, rest)| rest.split_once(':'));
+    let charged = charged.map_or(THREADS, |(number, _)| number.parse().expect("a number"));
+    assert!(charged >= THREADS / 4, "{notes}");
     table.release().expect("all is given back");
 }
 

@@ -190,12 +190,18 @@ impl EtcdServers {
         self.members[index].child.as_ref().map(Child::id)
     }
 
-    /// Stops a member (`SIGSTOP`): it keeps its connections and says nothing.
+    /// Stops a member (`SIGSTOP`): it keeps its connections and says nothing, from when this returns.
     ///
     /// # Errors
     /// It does not run.
     pub fn stop(&self, index: usize) -> io::Result<()> {
-        self.signal(index, "STOP")
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        self.signal(index, "STOP")?;
+        let pid = self.pid(index).and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("this member does not run"))?;
+        // The last of its threads has stopped then.
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT)?;
+        Ok(())
     }
 
     /// Lets a stopped member go on.
