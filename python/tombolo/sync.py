@@ -419,7 +419,7 @@ class Sync:
         """
         path = _path("barriers", name)
         end = _end(timeout)
-        if parties is not None and not self._has_parties(path, parties):
+        if parties is not None:
             self._ask(f"parties {path} {parties}")
         fd = os.open(self._at(path), os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -428,15 +428,6 @@ class Sync:
             return int(os.read(fd, 64))
         finally:
             os.close(fd)
-
-    def _has_parties(self, path: str, parties: int) -> bool:
-        """Whether a barrier is as it is to be: it can't be changed while some wait."""
-        with open(self._at("status"), encoding="utf-8") as status:
-            return any(
-                words[0] == path and words[-1] == str(parties) and "of" in words
-                for words in (line.split() for line in status)
-                if words
-            )
 
     def queue(self, name: str, items: Optional[int] = None, *, durable: bool = False) -> Queue:
         """A queue; ``items`` makes it, with room for so many, or gives it that room."""

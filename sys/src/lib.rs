@@ -17,6 +17,7 @@ pub mod eventfd;
 pub mod fork;
 pub mod fuse_backing;
 pub mod futex;
+pub mod key;
 pub mod known;
 #[cfg(target_arch = "x86_64")]
 pub mod kvm;

@@ -620,6 +620,28 @@ fn people_wait_at_barriers_and_push_and_pop_items_by_commands() {
     node.finish();
 }
 
+#[test]
+fn the_rust_library_does_what_the_files_do() {
+    const PROGRAM: &str = env!("CARGO_BIN_EXE_coordinate_program");
+    let Some(node) = Node::start() else { return };
+    let mounted = format!("mounts = [{{ source = \"{PROGRAM}\", target = \"/program\" }}]\nservices = ");
+    node.up_ok(&topology("").replace("services = ", &mounted));
+    wait::until("the service is served", || node.shell("a", "cat /srv/sync/status").out.contains("epoch"));
+    let run = node.run(&["exec", "a", "--", "/program"]);
+    assert!(run.code == 0 && run.out == "all of it\n", "{run:?}");
+    // A program that is killed gives back what it holds; another container has it then.
+    let mut holder = Talk::start(&node, "a", "echo $$; exec /program hold printer");
+    let (_, token) = (holder.says_number(), holder.says_number());
+    let mut next = Talk::start(&node, "b", "exec /program hold printer");
+    wait::until("it waits", || status_of(&node, "locks/printer").contains("waiting 1"));
+    node.shell_ok("a", "pkill -9 -x program");
+    assert!(next.says_number() > token);
+    drop((holder, next));
+    let run = node.run(&["exec", "c", "--", "/program"]);
+    assert!(run.code != 0 && run.err.contains("ermission"), "{run:?}");
+    node.finish();
+}
+
 /// Starts Python in a container, with our package.
 fn python(node: &Node, domain: &str, code: &str) -> Command {
     node.command(&[

@@ -190,7 +190,8 @@ impl EtcdServers {
         self.members[index].child.as_ref().map(Child::id)
     }
 
-    /// Stops a member (`SIGSTOP`): it keeps its connections and says nothing, from when this returns.
+    /// Stops a member (`SIGSTOP`): from when this returns it keeps its connections and says
+    /// nothing.
     ///
     /// # Errors
     /// It does not run.

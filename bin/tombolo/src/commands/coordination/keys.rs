@@ -2,9 +2,10 @@
 
 use super::KvCommand;
 use super::service::{Folder, refused};
+use coordinate::{Entry, Key, Wait};
+use rustix::io::Errno;
 use serde_json::{Value, json};
-use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::io::{self, Read, Write, stdin, stdout};
 use terminal::{Failure, print, print_json, print_table};
 
 /// The folder of keys: paths of the service begin with it, and people leave it out.
@@ -52,15 +53,14 @@ fn number(answer: &str) -> Option<u64> {
     answer.trim().parse().ok()
 }
 
-/// By the file, which whoever may `observe` can read; what is asked of `ctl` takes more.
 fn get(folder: &Folder, key: &str, as_json: bool) -> Result<(), Failure> {
+    path(key)?;
+    let entry = folder.sync().get(key).map_err(|error| refused(key, &error))?;
+    let Entry { value, revision } = entry.ok_or_else(|| refused(key, &Errno::NOENT.into()))?;
     if as_json {
-        let answer = folder.ask(&format!("get {}", path(key)?)).map_err(|error| refused(key, &error))?;
-        let (revision, value) = answer.split_once(' ').unwrap_or((&answer, ""));
-        let value = value.strip_suffix('\n').unwrap_or(value);
-        return print_json(&json!({ "key": key, "revision": number(revision), "value": value }));
+        let value = String::from_utf8_lossy(&value);
+        return print_json(&json!({ "key": key, "revision": revision, "value": value }));
     }
-    let value = fs::read(folder.at(&path(key)?)).map_err(|error| refused(key, &error))?;
     let mut out = stdout().lock();
     out.write_all(&value)?;
     if !value.ends_with(b"\n") {
@@ -69,9 +69,8 @@ fn get(folder: &Folder, key: &str, as_json: bool) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// A line of text in one change; any other bytes by the file.
 fn set(folder: &Folder, key: &str, value: Option<&str>, as_json: bool) -> Result<(), Failure> {
-    let at = folder.at(&path(key)?);
+    path(key)?;
     let value = match value {
         Some(value) => value.as_bytes().to_vec(),
         None => {
@@ -80,85 +79,49 @@ fn set(folder: &Folder, key: &str, value: Option<&str>, as_json: bool) -> Result
             value
         }
     };
-    if value.len() > wire::coordination::MAX_VALUE_BYTES {
-        return Err(refused(key, &rustix::io::Errno::FBIG.into()));
-    }
-    if let Some(above) = at.parent() {
-        fs::create_dir_all(above).map_err(|error| refused(key, &error))?;
-    }
-    let line = str::from_utf8(&value).ok().filter(|text| !text.contains(['\n', '\0']));
-    let revision = match line {
-        Some(text) => {
-            let line = format!("put {} {text}", path(key)?);
-            number(&folder.ask(&line).map_err(|error| refused(key, &error))?)
-        }
-        None => {
-            fs::write(&at, &value).map_err(|error| refused(key, &error))?;
-            None
-        }
-    };
+    let revision = folder.sync().put(key, &value).map_err(|error| refused(key, &error))?;
     if as_json {
         return print_json(&json!({ "key": key, "bytes": value.len(), "revision": revision }));
     }
     Ok(())
 }
 
-/// A key of a listing: revision, bytes, name.
-fn entry(line: &str) -> Option<(u64, u64, &str)> {
-    let (revision, rest) = line.split_once(' ')?;
-    let (bytes, path) = rest.split_once(' ')?;
-    let key = path.strip_prefix(KEYS).filter(|key| !key.is_empty() && !key.ends_with('/'))?;
-    Some((revision.parse().ok()?, bytes.parse().ok()?, key))
-}
-
 fn list(folder: &Folder, prefix: &str, as_json: bool) -> Result<(), Failure> {
-    let prefix = if prefix.is_empty() { KEYS.to_owned() } else { path(prefix)? };
-    let answer = folder.ask(&format!("ls {prefix}")).map_err(|error| refused(&prefix, &error))?;
-    let found: Vec<(u64, u64, &str)> = answer.lines().filter_map(entry).collect();
+    if !prefix.is_empty() {
+        path(prefix)?;
+    }
+    let found = folder.sync().keys(prefix).map_err(|error| refused(prefix, &error))?;
     if as_json {
-        let row = |(revision, bytes, key): &(u64, u64, &str)| json!({ "key": key, "revision": revision, "bytes": bytes });
+        let row = |key: &Key| json!({ "key": key.name, "revision": key.revision, "bytes": key.bytes });
         return print_json(&found.iter().map(row).collect::<Vec<Value>>());
     }
-    let row = |(revision, bytes, key): &(u64, u64, &str)| {
-        vec![(*key).to_owned(), revision.to_string(), bytes.to_string()]
-    };
+    let row = |key: &Key| vec![key.name.clone(), key.revision.to_string(), key.bytes.to_string()];
     print_table(&["KEY", "REVISION", "BYTES"], &found.iter().map(row).collect::<Vec<_>>())
 }
 
 fn watch(folder: &Folder, prefix: &str, count: Option<u64>, as_json: bool) -> Result<(), Failure> {
     let prefix = if prefix.is_empty() { KEYS.to_owned() } else { path(prefix)? };
-    let changes = OpenOptions::new().read(true).write(true).open(folder.at("watch"));
-    let mut changes = changes.map_err(|error| refused("watch", &error))?;
-    changes.write_all(prefix.as_bytes()).map_err(|error| refused("watch", &error))?;
+    let mut changes = folder.sync().watch(&prefix).map_err(|error| refused("watch", &error))?;
     let mut left = count;
-    for line in BufReader::new(changes).lines() {
-        let line = line.map_err(|error| refused("watch", &error))?;
-        let Some(change) = change(&line) else { continue };
+    while left != Some(0) {
+        let change = match changes.read(Wait::Ever) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            read => read.map_err(|error| refused("watch", &error))?,
+        };
+        let key = change.words.first().map(|path| path.strip_prefix(KEYS).unwrap_or(path));
         if as_json {
-            print(&format!("{change}\n"))?;
+            let row = json!({ "revision": change.revision, "what": change.what, "key": key });
+            print(&format!("{row}\n"))?;
         } else {
-            let key = change["key"].as_str().unwrap_or_default();
-            let words =
-                [change["revision"].to_string(), change["what"].as_str().unwrap_or_default().to_owned()];
-            print(&format!("{}\n", format!("{} {key}", words.join(" ")).trim_end()))?;
+            let line = format!("{} {} {}", change.revision, change.what, key.unwrap_or_default());
+            print(&format!("{}\n", line.trim_end()))?;
         }
         // Where it begins, and what was missed, is no change.
-        if let Some(left) = left.as_mut().filter(|_| change["key"].is_string()) {
+        if let Some(left) = left.as_mut().filter(|_| key.is_some()) {
             *left = left.saturating_sub(1);
-        }
-        if left == Some(0) {
-            break;
         }
     }
     Ok(())
-}
-
-/// A line of `watch`: `42 put kv/config/colour`, `41 now`, `7 gap`.
-fn change(line: &str) -> Option<Value> {
-    let mut words = line.split(' ');
-    let (revision, what) = (words.next()?.parse::<u64>().ok()?, words.next()?);
-    let key = words.next().map(|path| path.strip_prefix(KEYS).unwrap_or(path));
-    Some(json!({ "revision": revision, "what": what, "key": key }))
 }
 
 #[cfg(test)]
@@ -166,14 +129,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_service_are_read_and_nonsense_is_not() {
-        assert_eq!(entry("7 5 kv/config/colour"), Some((7, 5, "config/colour")));
-        for none in ["41 now", "7 0 kv/config/", "8 0 locks/printer", "x 5 kv/n", ""] {
-            assert_eq!(entry(none), None, "{none}");
-        }
-        assert_eq!(change("42 put kv/n").map(|it| it["key"].clone()), Some(json!("n")));
-        assert_eq!(change("41 now").map(|it| it["key"].clone()), Some(Value::Null));
-        assert_eq!(change("now"), None);
+    fn a_key_is_text_without_white_space() {
+        assert_eq!(path("config/colour").expect("a key"), "kv/config/colour");
         assert!(path("a b").is_err() && path("").is_err() && path("a\nb").is_err());
     }
 }

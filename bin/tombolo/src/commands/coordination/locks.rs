@@ -1,14 +1,12 @@
 //! `tombolo sync`, in a domain: locks and semaphores, and the list of everything.
 
 use super::SyncCommand;
-use super::service::{Folder, refused};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::OFlags;
+use super::service::{Folder, late, refused, wait};
+use coordinate::Held;
 use rustix::io::Errno;
 use serde_json::{Value, json};
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, stdin};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::{BufRead, BufReader, stdin};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio, exit};
 use std::time::Duration;
@@ -24,9 +22,8 @@ pub fn run(command: &SyncCommand, folder: &Folder) -> Result<(), Failure> {
     match command {
         SyncCommand::Ls { of } => list(folder, of.json),
         SyncCommand::Lock { name, semaphore, only_try, timeout, of, command } => {
-            let root = if *semaphore { "semaphores" } else { "locks" };
-            let (lock, token) = take(folder, &format!("{root}/{name}"), *only_try, *timeout)?;
-            hold(lock, &token, command, of.json)
+            let held = take(folder, (name, *semaphore), *only_try, *timeout)?;
+            hold(held, command, of.json)
         }
         _ => Err(Failure::misuse("this is about locks")),
     }
@@ -99,62 +96,40 @@ fn together_row(line: &str) -> Option<Value> {
     }))
 }
 
-/// Opens a lock, and reads its token when it is this one's.
+/// Takes a lock, or a place of a semaphore.
 fn take(
     folder: &Folder,
-    path: &str,
+    (name, is_semaphore): (&str, bool),
     only_try: bool,
     timeout: Option<Duration>,
-) -> Result<(File, String), Failure> {
-    let at = folder.at(path);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true);
-    if only_try {
-        // Made first: what is opened without waiting must be there.
-        if !at.exists() {
-            options.clone().write(true).open(&at).map_err(|error| refused(path, &error)).map(drop)?;
-        }
-        options.create(false).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
-    }
-    let held = |error: std::io::Error| match Errno::from_io_error(&error) {
-        Some(Errno::AGAIN) if only_try => Failure::new(format!("{path}: somebody has it")),
-        _ => refused(path, &error),
+) -> Result<Held, Failure> {
+    let wait = wait(only_try, timeout);
+    let (path, held) = if is_semaphore {
+        (format!("semaphores/{name}"), folder.sync().semaphore(name, None, wait))
+    } else {
+        (format!("locks/{name}"), folder.sync().lock(name, wait))
     };
-    let mut lock = options.open(&at).map_err(held)?;
-    if let Some(timeout) = timeout {
-        let limit = rustix::event::Timespec::try_from(timeout)
-            .map_err(|_| Failure::misuse("the time is too long"))?;
-        let ready =
-            poll(&mut [PollFd::new(&lock, PollFlags::IN)], Some(&limit)).map_err(std::io::Error::from)?;
-        if ready == 0 {
-            return Err(Failure::new(format!("{path}: not within {timeout:?}"))
-                .help("`tombolo sync ls` shows who has it"));
-        }
-    }
-    let mut token = [0; 32];
-    let length = lock.read(&mut token).map_err(held)?;
-    let token = String::from_utf8_lossy(token.get(..length).unwrap_or_default()).trim().to_owned();
-    Ok((lock, token))
+    held.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::AGAIN) if only_try => Failure::new(format!("{path}: somebody has it")),
+        _ => late(&path, timeout, &error, refused(&path, &error)),
+    })
 }
 
 /// Holds it while the command runs; without one, until the standard input ends.
-fn hold(lock: File, token: &str, command: &[String], as_json: bool) -> Result<(), Failure> {
+fn hold(held: Held, command: &[String], as_json: bool) -> Result<(), Failure> {
+    let token = held.token().to_string();
     let Some((program, arguments)) = command.split_first() else {
-        let said = if as_json {
-            json!({ "token": token.parse::<u64>().ok() }).to_string()
-        } else {
-            token.to_owned()
-        };
+        let said = if as_json { json!({ "token": held.token() }).to_string() } else { token };
         print(&format!("{said}\n"))?;
         for line in BufReader::new(stdin()).lines() {
             line?;
         }
-        drop(lock);
+        drop(held);
         return Ok(());
     };
     let run = Command::new(program).args(arguments).env(TOKEN, token).stdin(Stdio::inherit()).status();
     let status = run.map_err(|error| Failure::new(format!("can't run {program}: {error}")))?;
-    drop(lock);
+    drop(held);
     match status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal)) {
         Some(0) | None => Ok(()),
         Some(code) => exit(code),

@@ -1,20 +1,18 @@
 //! The folder of a coordination service, as a domain sees it.
 
-use super::KIND;
+use coordinate::{Sync, Wait};
 use rustix::io::Errno;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use terminal::Failure;
 
 /// Where a domain's services are, and where it is said which there are.
 const SERVICES: &str = "/srv";
 const LIST: &str = "/srv/self/services";
-/// Longest answer of `ctl`: as much as a server answers.
-const ANSWER_BYTES: u64 = wire::service::MAX_ANSWER_BYTES as u64 + 1;
-
 /// The folder with `kv`, `locks`, `semaphores`, `ctl`, `watch` and `status`.
-pub struct Folder(PathBuf);
+pub struct Folder(Sync);
 
 impl Folder {
     /// The service of this name, or the only one.
@@ -24,9 +22,10 @@ impl Folder {
     pub fn find(name: Option<&str>) -> Result<Self, Failure> {
         let text =
             fs::read_to_string(LIST).map_err(|error| Failure::new(format!("can't read {LIST}: {error}")))?;
-        let found = find(&text, name);
+        let mut found = coordinate::services_in(&text);
+        found.retain(|(this, _)| name.is_none_or(|name| name == *this));
         match found.as_slice() {
-            [(_, at)] => Ok(Self(Path::new(SERVICES).join(at))),
+            [(_, at)] => Ok(Self(Sync::at(Path::new(SERVICES).join(at)))),
             [] => Err(Failure::new("this domain has no such service of kind \"coordination\"")
                 .help(format!("{LIST} lists what it has"))),
             several => {
@@ -37,9 +36,14 @@ impl Folder {
         }
     }
 
+    /// The service, as programs use it.
+    pub fn sync(&self) -> &Sync {
+        &self.0
+    }
+
     /// A path in it.
     pub fn at(&self, path: &str) -> PathBuf {
-        self.0.join(path)
+        self.0.path(path)
     }
 
     /// Says a line to `ctl`, and returns the whole answer.
@@ -53,22 +57,27 @@ impl Folder {
                 "it has a line end: `set` takes it from the standard input",
             ));
         }
-        let mut ctl = OpenOptions::new().read(true).write(true).open(self.at("ctl"))?;
-        ctl.write_all(format!("{line}\n").as_bytes())?;
-        let mut answer = Vec::new();
-        ctl.take(ANSWER_BYTES).read_to_end(&mut answer)?;
+        let answer = self.0.ask(line.as_bytes())?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 }
 
-/// Names and folders of services of our kind, in the lines `NAME KIND AT STATE VERBS`.
-fn find<'t>(text: &'t str, name: Option<&str>) -> Vec<(&'t str, &'t str)> {
-    let one = |line: &'t str| {
-        let mut words = line.split(' ');
-        let (this, kind, at) = (words.next()?, words.next()?, words.next()?);
-        (kind == KIND && name.is_none_or(|name| name == this)).then_some((this, at))
-    };
-    text.lines().filter_map(one).collect()
+/// How long a command waits.
+pub fn wait(only_try: bool, timeout: Option<Duration>) -> Wait {
+    match timeout {
+        _ if only_try => Wait::Not,
+        Some(timeout) => Wait::For(timeout),
+        None => Wait::Ever,
+    }
+}
+
+/// Explains that something was not there in time; `else_` says all other errors.
+pub fn late(path: &str, timeout: Option<Duration>, error: &io::Error, else_: Failure) -> Failure {
+    match (error.kind(), timeout) {
+        (io::ErrorKind::TimedOut, Some(timeout)) => Failure::new(format!("{path}: not within {timeout:?}"))
+            .help("`tombolo sync ls` shows what is there, and who has what"),
+        _ => else_,
+    }
 }
 
 /// Explains an errno of the service about `what`.
@@ -92,15 +101,6 @@ pub fn refused(what: &str, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_service_is_found_by_its_kind_and_its_name() {
-        let text = "dns directory dns up resolve\nsync coordination sync up observe\nother coordination o/p down observe\n";
-        assert_eq!(find(text, None), [("sync", "sync"), ("other", "o/p")]);
-        assert_eq!(find(text, Some("other")), [("other", "o/p")]);
-        assert_eq!(find(text, Some("dns")), []);
-        assert_eq!(find("torn\n\n", None), []);
-    }
 
     #[test]
     fn errnos_have_words() {
