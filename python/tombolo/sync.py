@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Keys, locks, semaphores, barriers and queues that the programs of a distributed container share.
 
-What is answered is kept, whatever dies: a process, a server, a daemon, a node::
+The service keeps what it has answered over the death of a process, a server, a daemon or a node::
 
     from tombolo.sync import Sync
 

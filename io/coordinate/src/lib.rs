@@ -1,5 +1,6 @@
 //! Keys, locks, semaphores, barriers and queues that the programs of a distributed container share.
-//! What is answered is kept, whatever dies: a process, a server, a daemon, a node.
+//! The service keeps what it has answered over the death of a process, a server, a daemon or a
+//! node.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {

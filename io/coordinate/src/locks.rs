@@ -50,18 +50,17 @@ impl Sync {
     /// all who pass together. `parties` says how many do.
     ///
     /// # Errors
-    /// `ECANCELED`: one that waited gave up or died, and this generation is broken. Else the
+    /// [`io::ErrorKind::InvalidInput`] of [`Wait::Not`]: who arrives and goes breaks it. `ECANCELED`: one that waited gave up or died, and this generation is broken. Else the
     /// service's; see [`Wait`].
     pub fn barrier(&self, name: &str, parties: Option<u64>, wait: Wait) -> io::Result<u64> {
         let (path, begun) = (named("barriers", name)?, Instant::now());
+        if wait == Wait::Not {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a barrier is waited for"));
+        }
         if let Some(parties) = parties {
             self.ask(format!("parties {path} {parties}").as_bytes())?;
         }
-        let mut options = OpenOptions::new();
-        if wait == Wait::Not {
-            options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
-        }
-        let mut file = options.read(true).open(self.path(&path))?;
+        let mut file = File::open(self.path(&path))?;
         wait_for(&file, wait, begun)?;
         read_number(&mut file)
     }

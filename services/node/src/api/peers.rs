@@ -71,7 +71,7 @@ async fn secret_given(
 
 /// Another node's daemon says that a value counts no more.
 async fn secret_over(State(node): Shared, Path(place): Path<AtPeer>) -> Result<Json<()>, Problem> {
-    node.secrets.forget(placed(&place)?).await.map(Json)
+    node.secrets.is_over(placed(&place)?).await.map(Json)
 }
 
 fn placed((dc, secret, revision, id): &AtPeer) -> Result<Place, Problem> {

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags};
 use rustix::net::SocketType;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,6 +78,9 @@ pub(super) fn serve(node: &Arc<Node>, place: &Place, groups: &Groups) -> Result<
 pub(super) fn close(place: &Place) {
     for access in [Access::Change, Access::Look] {
         let folder = place.socket_folder(access);
+        if !is_ours(&folder) {
+            continue;
+        }
         let removed = match std::fs::remove_file(folder.join(ADMIN_SOCKET)) {
             Ok(()) => std::fs::remove_dir(&folder),
             Err(error) => Err(error),
@@ -89,6 +92,13 @@ pub(super) fn close(place: &Place) {
             _ => {}
         }
     }
+}
+
+/// Whether a folder is one that a daemon made: others may write beside the run directory, and have
+/// put a link there.
+fn is_ours(folder: &Path) -> bool {
+    let us = rustix::process::geteuid().as_raw();
+    std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir() && found.uid() == us)
 }
 
 fn group(access: Access, named: Option<&str>) -> Result<Option<Gid>, DaemonError> {
@@ -164,7 +174,7 @@ async fn accept(listener: UnixListener, router: axum::Router) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     #[tokio::test]
     async fn a_folder_of_a_groups_is_entered_by_its_members_alone() {
@@ -190,6 +200,10 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
         listen(&link, rustix::process::getegid()).unwrap_err();
         assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+        // Nor is it cleared.
+        std::fs::write(elsewhere.join(ADMIN_SOCKET), "").unwrap();
+        close(&Place::new(&dir.path().join("run"), dir.path()).unwrap());
+        assert!(elsewhere.join(ADMIN_SOCKET).exists());
         if rustix::process::geteuid().is_root() {
             let theirs = dir.path().join("theirs");
             std::fs::create_dir(&theirs).unwrap();

@@ -15,7 +15,12 @@ use topology::bounds::SECRET_BYTES_MAX;
 /// A value that nobody names is about to be named; after this time it was given up.
 const UNNAMED: Duration = Duration::from_secs(600);
 /// Values of one secret here: the one that counts, and those that are about to.
-const VALUES_MAX: usize = 64;
+const VALUES_MAX: usize = 8;
+/// Secrets whose values are here, whoever gave them: those of the registry, and as many that were
+/// removed or are about to be there.
+const FOLDERS_MAX: usize = 2 * super::SECRETS_MAX;
+/// A value that is being written. Such a file that is there before is a dead daemon's.
+const NEW: &str = ".new";
 
 /// The id of a value: 32 hexadecimal digits of chance. It tells nothing about the value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -85,11 +90,14 @@ impl Files {
     /// Keeps a value, durably.
     pub(super) fn put(&self, place: &Place, value: &[u8]) -> io::Result<()> {
         let folder = self.of(&place.dc, &place.secret);
+        if !folder.exists() && self.count()? >= FOLDERS_MAX {
+            return Err(io::Error::other(format!("values of {FOLDERS_MAX} secrets are kept already")));
+        }
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         if listed(&folder)?.len() >= VALUES_MAX {
             return Err(io::Error::other(format!("{VALUES_MAX} values of it wait to count already")));
         }
-        let (path, new) = (folder.join(name(place)), folder.join(".new"));
+        let (path, new) = (folder.join(name(place)), folder.join(NEW));
         match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -102,6 +110,11 @@ impl Files {
             File::open(folder)?.sync_all()?;
         }
         Ok(())
+    }
+
+    /// How many secrets have values here.
+    fn count(&self) -> io::Result<usize> {
+        folders(&self.folder)?.iter().try_fold(0, |count, dc| Ok(count + folders(dc)?.len()))
     }
 
     /// The value, if it is here.
@@ -140,6 +153,8 @@ impl Files {
             .collect();
         for dc in folders(&self.folder)? {
             for secret in folders(&dc)? {
+                // Values are written and swept by one thread.
+                let _none = fs::remove_file(secret.join(NEW));
                 let values = listed(&secret)?;
                 let counts = values.iter().rposition(|(_, name)| named.contains(&secret.join(name)));
                 for (at, (_, name)) in values.iter().enumerate() {
@@ -249,6 +264,7 @@ mod tests {
         }
         files.sweep(&[entry(&two)]).unwrap();
         assert_eq!(files.newest(of).unwrap().as_deref(), Some(&b"two"[..]));
+        fs::write(path.join(NEW), "half").unwrap();
         files.sweep(&[]).unwrap();
         assert_eq!(fs::read_dir(dir.path().join("secrets")).unwrap().count(), 0);
     }

@@ -198,11 +198,23 @@ impl Secrets {
         }
     }
 
+    /// Another node says that a value counts no more.
+    ///
+    /// # Errors
+    /// The registry still names it.
+    pub(crate) async fn is_over(&self, place: Place) -> Result<(), Problem> {
+        let named = self.read(found(&place.dc, &place.secret)).await?.entry;
+        if named.is_some_and(|entry| entry.id == place.id) {
+            return Err(Problem::new(Code::Refused, "that value counts"));
+        }
+        self.forget(place).await
+    }
+
     /// Removes a value here.
     ///
     /// # Errors
     /// The disk's.
-    pub(crate) async fn forget(&self, place: Place) -> Result<(), Problem> {
+    async fn forget(&self, place: Place) -> Result<(), Problem> {
         self.on_disk(move |files| files.remove(&place)).await
     }
 
